@@ -1,0 +1,100 @@
+"""Every exception that conquiet raises, as one tree.
+
+Families are cut by what the caller can do, not by which module noticed:
+
+    ConquietError
+    ├── PayloadError (ValueError)            the payload is not storable JSON: change it
+    ├── MissingDependencyError (ImportError) a package or program is not installed: install it
+    │   └── ServerNotFoundError              no usable server binary for `conquiet.embedded`
+    ├── ServerError                          a private server did not start, or died: read its log
+    ├── CallTimeoutError (TimeoutError)      a call ran past its time limit
+    ├── AbandonedCallError                   a timed-out call came back and touched what is no longer its own
+    ├── AbandonedThreadsError                too many timed-out calls still hold their threads: restart the process
+    ├── IsolationError                       a call cannot run in a child process, or its process died
+    │   └── RemoteCallError                  the call itself failed, in its child process
+    └── FlowError                            a flow yielded something that is not an effect: a bug
+
+No message carries a secret: text that may hold a DSN goes through `redact` first.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "AbandonedCallError",
+    "AbandonedThreadsError",
+    "CallTimeoutError",
+    "ConquietError",
+    "FlowError",
+    "IsolationError",
+    "MissingDependencyError",
+    "PayloadError",
+    "RemoteCallError",
+    "ServerError",
+    "ServerNotFoundError",
+    "redact",
+]
+
+
+class ConquietError(Exception):
+    """The root: `except ConquietError` catches whatever this package raises on purpose."""
+
+
+class PayloadError(ConquietError, ValueError):
+    """A payload that breaks the one JSON rule (`conquiet.payload`). Nothing was sent or stored."""
+
+
+class MissingDependencyError(ConquietError, ImportError):
+    """Something optional is needed and not installed; the message holds the command that installs it."""
+
+
+class ServerNotFoundError(MissingDependencyError):
+    """No binary of a supported version was found for an embedded server."""
+
+
+class ServerError(ConquietError):
+    """An embedded server did not become ready, or ended by itself; the message ends with its log."""
+
+
+class CallTimeoutError(ConquietError, TimeoutError):
+    """A call ran past its time limit. On a thread the call may still be running; see `flow.isolation`."""
+
+
+class AbandonedCallError(ConquietError):
+    """A call that had been given up after its time limit tried to act for its caller again."""
+
+
+class AbandonedThreadsError(ConquietError):
+    """As many timed-out calls as are allowed still hold their threads; no further timed call is started."""
+
+
+class IsolationError(ConquietError):
+    """A call could not be run in a child process, or the child died before it answered."""
+
+
+class RemoteCallError(IsolationError):
+    """The call raised inside its child process; `error_type` and `remote_traceback` say what and where."""
+
+    def __init__(self, error_type: str, message: str, remote_traceback: str = "") -> None:
+        super().__init__(f"{error_type}: {message}" if message else error_type)
+        self.error_type = error_type
+        self.error_message = message
+        self.remote_traceback = remote_traceback
+
+
+class FlowError(ConquietError):
+    """A flow broke the rules of the effect core."""
+
+
+_URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/?#:@]*):(?P<secret>[^\s/?#]*)@")
+_KEY_VALUE = re.compile(
+    r"(?i)\b(?P<key>password|passwd|pwd|sslpassword|token|secret|api_?key)(?P<eq>\s*=\s*)"
+    r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)"
+)
+
+
+def redact(text: str) -> str:
+    """`text` without the passwords of any DSN in it, whether URL, query string or key=value form."""
+    text = _URL_PASSWORD.sub(lambda m: f"{m['head']}:***@", text)
+    return _KEY_VALUE.sub(lambda m: f"{m['key']}{m['eq']}***", text)

@@ -1,0 +1,38 @@
+"""The effect core: logic is written once as flows, and driven on threads, on asyncio or on a virtual clock."""
+
+from conquiet.flow.drive import run, run_async
+from conquiet.flow.effects import (
+    Beside,
+    Call,
+    Cancellation,
+    Cancelled,
+    Child,
+    Effect,
+    Flow,
+    Kept,
+    Signal,
+    Sleep,
+    join,
+    kept,
+)
+from conquiet.flow.isolation import Fence, ThreadCalls, current_fence
+
+__all__ = [
+    "Beside",
+    "Call",
+    "Cancellation",
+    "Cancelled",
+    "Child",
+    "Effect",
+    "Fence",
+    "Flow",
+    "Kept",
+    "Signal",
+    "Sleep",
+    "ThreadCalls",
+    "current_fence",
+    "join",
+    "kept",
+    "run",
+    "run_async",
+]

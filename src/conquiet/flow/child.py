@@ -1,0 +1,73 @@
+"""The child process of `conquiet.flow.process`: imports one function, then answers calls until its parent ends."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from conquiet.errors import redact
+from conquiet.flow.process import read_frame, write_frame
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
+    target = read_frame(connection)
+    if target is None:
+        return
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    fn: Callable[..., Any] | None = None
+    while True:
+        request = requests.get()
+        try:
+            fn = fn or _load(**json.loads(target))
+            answer = json.dumps({"value": fn(*json.loads(request)["args"])}, allow_nan=False).encode()
+        except BaseException as error:  # whatever it was, the parent is told
+            answer = json.dumps({"error": _described(error)}).encode()
+        write_frame(connection, answer)
+
+
+def _receive(connection: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
+    """On a thread of its own, so that the end of the parent is noticed in the middle of a call."""
+    try:
+        while (request := read_frame(connection)) is not None:
+            requests.put(request)
+    finally:
+        os._exit(0)
+
+
+def _load(module: str, name: str, main_file: str | None) -> Callable[..., Any]:
+    found: Any
+    if main_file is None:
+        found = importlib.import_module(module)
+    else:
+        namespace = runpy.run_path(main_file, run_name="__conquiet_main__")
+        first, _, name = name.partition(".")
+        found = namespace[first]
+    for part in filter(None, name.split(".")):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def _described(error: BaseException) -> dict[str, str]:
+    text = "".join(traceback.format_exception(error))
+    return {
+        "error_type": type(error).__qualname__,
+        "message": redact(str(error)),
+        "remote_traceback": redact(text),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""The two drivers: `run` performs a flow's effects on the calling thread, `run_async` on asyncio.
+
+They hold no logic of their own beyond how to call, how to wait and how to start something beside; what a flow
+means is the same on both, and a test runs random flows on them and on the virtual driver to prove it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+import types
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
+from conquiet.errors import CallTimeoutError, FlowError
+from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Signal, Sleep
+from conquiet.flow.isolation import THREAD_CALLS, ThreadCalls, describe
+from conquiet.flow.steps import Steps, unknown_effect
+from conquiet.flow.threads import THREADS
+
+__all__ = ["run", "run_async"]
+
+T = TypeVar("T")
+
+
+def run(
+    flow: Flow[T],
+    *,
+    cancel: Cancellation | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    calls: ThreadCalls = THREAD_CALLS,
+) -> T:
+    """Drive `flow` on this thread to its end. `calls` runs the calls that have a time limit."""
+    steps = Steps(flow)
+    _drive(steps, cancel, clock, calls)
+    return steps.result()
+
+
+def _drive(steps: Steps[Any], cancel: Cancellation | None, clock: Clock, calls: ThreadCalls) -> None:
+    while True:
+        # One `try` around the flow's step and the effect: whatever strikes, wherever, goes into the flow.
+        try:
+            if not steps.resume():
+                return
+            effect = steps.effect
+            if type(effect) not in _EFFECTS:
+                raise unknown_effect(effect)
+            if cancel is not None and cancel.pending and not effect.shield and cancel.take():
+                raise Cancelled
+            if isinstance(effect, Call):
+                steps.value = _call(effect, clock, calls)
+            elif isinstance(effect, Sleep):
+                steps.value = _sleep(effect, cancel, clock)
+            else:
+                steps.value = _beside(effect, clock, calls)
+                steps.children.append(steps.value)
+        except BaseException as error:
+            steps.error = error
+
+
+_EFFECTS = frozenset((Call, Sleep, Beside))
+
+
+def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
+    if effect.timeout is None:
+        value = effect.fn(*effect.args)
+    else:
+        value = calls.run(effect.fn, effect.args, effect.timeout, clock)
+    if type(value) is types.CoroutineType:
+        value.close()
+        raise FlowError(f"{effect.fn!r} is a coroutine function: drive this flow with run_async, not run")
+    return value
+
+
+def _sleep(effect: Sleep, cancel: Cancellation | None, clock: Clock) -> bool:
+    """Park until the time is up, a signal is set, or (unless shielded) somebody cancels."""
+    parker = Parker()
+    watched: list[Signal | Cancellation] = [*effect.wake]
+    if cancel is not None and not effect.shield:
+        watched.append(cancel)
+    deadline = None if effect.seconds is None else clock.monotonic() + effect.seconds
+    for source in watched:
+        source.add_waker(parker.wake)
+    try:
+        while True:
+            if any(signal.is_set() for signal in effect.wake):
+                return True
+            if cancel is not None and not effect.shield and cancel.take():
+                raise Cancelled
+            left = None if deadline is None else deadline - clock.monotonic()
+            if left is not None and left <= 0:
+                return False
+            clock.wait(parker, left)
+    finally:
+        for source in watched:
+            source.remove_waker(parker.wake)
+
+
+def _beside(effect: Beside, clock: Clock, calls: ThreadCalls) -> Child[Any]:
+    child: Child[Any] = Child(effect.name)
+    steps = Steps(effect.flow)
+    context = contextvars.copy_context()
+
+    def drive() -> None:
+        context.run(_drive, steps, child.cancellation, clock, calls)
+        steps.finish(child)
+
+    THREADS.start(drive, effect.name)
+    return child
+
+
+async def run_async(flow: Flow[T], *, cancel: Cancellation | None = None) -> T:
+    """Drive `flow` in this task to its end. Cancelling the task cancels the flow, as `cancel` does."""
+    steps = Steps(flow)
+    await _TaskDriver(steps, cancel).drive()
+    return steps.result()
+
+
+class _TaskDriver:
+    """Drives one flow in one task. Requests to cancel reach it as `task.cancel()` or as a `Cancellation`."""
+
+    def __init__(self, steps: Steps[Any], cancel: Cancellation | None) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise FlowError("run_async needs a running asyncio task")
+        self._steps = steps
+        self._cancel = cancel
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._seen = task.cancelling()  # requests to the task before us, or delivered to the flow already
+        self._owed = 0  # requests to the task that came during a shielded effect
+        self._open = False  # suspended in an effect that a request may interrupt
+        self._interrupted = False  # we cancelled our own task to end that suspension
+
+    async def drive(self) -> None:
+        if self._cancel is not None:
+            self._cancel.add_waker(self._on_request)
+        try:
+            await self._drive()
+        finally:
+            if self._cancel is not None:
+                self._cancel.remove_waker(self._on_request)
+
+    async def _drive(self) -> None:
+        steps = self._steps
+        while True:
+            try:
+                if not steps.resume():
+                    return
+                effect = steps.effect
+                if type(effect) not in _EFFECTS:
+                    raise unknown_effect(effect)
+                if not effect.shield:
+                    await self._deliver_request()
+                if isinstance(effect, Call):
+                    value = effect.fn(*effect.args)
+                    if inspect.isawaitable(value):
+                        limited = value if effect.timeout is None else _limited(value, effect)
+                        value = await self._wait(limited, effect.shield)
+                    steps.value = value
+                elif isinstance(effect, Sleep):
+                    steps.value = await self._wait(self._sleep(effect), effect.shield)
+                else:
+                    steps.value = self._beside(effect)
+                    steps.children.append(steps.value)
+            except BaseException as error:
+                steps.error = error
+
+    async def _deliver_request(self) -> None:
+        """Raise `Cancelled` if somebody has asked for it and the flow has not been told yet."""
+        if self._owed:
+            self._owed -= 1
+            raise Cancelled
+        if self._task.cancelling() > self._seen:
+            # Asked while this task was running: asyncio holds the exception back until the next suspension.
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._seen = self._task.cancelling()
+        if self._cancel is not None and self._cancel.take():
+            self._forget_interrupt()
+            raise Cancelled
+
+    async def _wait(self, awaitable: Awaitable[Any], shield: bool) -> Any:
+        if shield:
+            return await self._wait_shielded(awaitable)
+        self._open = True
+        try:
+            return await awaitable
+        except Cancelled:
+            if self._interrupted and self._cancel is not None:
+                self._cancel.take()
+                self._forget_interrupt()
+            else:
+                self._seen = self._task.cancelling()
+            raise
+        finally:
+            self._open = False
+
+    async def _wait_shielded(self, awaitable: Awaitable[Any]) -> Any:
+        inner = asyncio.ensure_future(awaitable)
+        while not inner.done():
+            try:
+                await asyncio.wait((inner,))
+            except Cancelled:
+                self._owed += 1
+                self._seen = self._task.cancelling()
+        return inner.result()
+
+    def _on_request(self) -> None:
+        """Somebody asked, on whatever thread. Our own task, if it asked itself, will look by itself."""
+        if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is self._task:
+            return
+        with _open_loop(self._loop):
+            self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._open and not self._interrupted and self._cancel is not None and self._cancel.pending:
+            self._interrupted = True
+            self._task.cancel()
+
+    def _forget_interrupt(self) -> None:
+        """The request was ours and is delivered: for those outside, the task was never cancelled."""
+        if self._interrupted:
+            self._interrupted = False
+            self._task.uncancel()
+
+    async def _sleep(self, effect: Sleep) -> bool:
+        if not effect.wake:
+            if effect.seconds is None:
+                await self._loop.create_future()
+            else:
+                await asyncio.sleep(effect.seconds)
+            return False
+        woken = asyncio.Event()
+
+        def wake() -> None:
+            with _open_loop(self._loop):
+                self._loop.call_soon_threadsafe(woken.set)
+
+        for signal in effect.wake:
+            signal.add_waker(wake)
+        try:
+            if not any(signal.is_set() for signal in effect.wake):
+                async with asyncio.timeout(effect.seconds):
+                    await woken.wait()
+            return True
+        except TimeoutError:
+            return any(signal.is_set() for signal in effect.wake)
+        finally:
+            for signal in effect.wake:
+                signal.remove_waker(wake)
+
+    def _beside(self, effect: Beside) -> Child[Any]:
+        child: Child[Any] = Child(effect.name)
+        steps = Steps(effect.flow)
+
+        async def drive() -> None:
+            await _TaskDriver(steps, child.cancellation).drive()
+            steps.finish(child)
+
+        task = self._loop.create_task(drive(), name=f"conquiet {effect.name}")
+        _TASKS.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(_TASKS.discard)
+        return child
+
+
+_TASKS: set[asyncio.Task[None]] = set()
+
+
+async def _limited(awaitable: Awaitable[Any], effect: Call) -> Any:
+    try:
+        async with asyncio.timeout(effect.timeout) as limit:
+            value = await awaitable
+    except TimeoutError:
+        if not limit.expired():
+            raise  # the call's own
+    else:
+        if not limit.expired():
+            return value
+    raise CallTimeoutError(
+        f"{describe(effect.fn)} ran past its limit of {effect.timeout:g} s and was cancelled"
+    )
+
+
+@contextmanager
+def _open_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """A loop that has been closed has nobody left to wake; every other error is one."""
+    try:
+        yield
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

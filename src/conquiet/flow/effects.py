@@ -1,0 +1,225 @@
+"""What a flow may ask for: a call, a sleep, another flow beside it. Nothing else can block.
+
+A *flow* is a generator that holds the logic and yields effects; a *driver* performs them, on a thread
+(`run`), on asyncio (`run_async`) or on a virtual clock (`conquiet.testing.VirtualDriver`). The logic is
+written once and behaves the same on all three:
+
+    def fetch_with_patience(fetch: Callable[[], list[str]]) -> Flow[list[str]]:
+        while not (rows := (yield Call(fetch))):
+            yield Sleep(0.5)
+        return rows
+
+Rules that every driver keeps:
+
+- What a call raises, whatever it is (KeyboardInterrupt too), is thrown into the flow where it yielded.
+- A request to cancel throws `Cancelled` into the flow, once: at a sleep or an awaited call in progress, or at
+  the next effect. A call that has finished gives its result first: what happened is never hidden.
+- A shielded effect is never interrupted; the request waits for the next effect that is not shielded.
+- A flow's children end before it does: they are cancelled and joined, and a child's failure that nobody looked
+  at is raised.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError as Cancelled
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Beside", "Call", "Cancellation", "Cancelled", "Child", "Effect", "Flow", "Signal", "Sleep"]
+__all__ += ["Kept", "join", "kept"]
+
+T = TypeVar("T")
+# `Cancelled` is asyncio's own class, so that a flow cannot tell (and need not) who cancelled it on which driver.
+
+
+class Call:
+    """Call `fn(*args)`; on asyncio an awaitable result is awaited. The flow gets the value or the exception.
+
+    `timeout` limits it (`CallTimeoutError`), as far as the driver can: a coroutine is cancelled, a thread is
+    abandoned and fenced (`flow.isolation`). `shield` keeps a request to cancel away until it is done.
+    """
+
+    __slots__ = ("args", "fn", "shield", "timeout")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any | Awaitable[Any]],
+        *args: Any,
+        timeout: float | None = None,
+        shield: bool = False,
+    ) -> None:
+        self.fn = fn
+        self.args = args
+        self.timeout = timeout
+        self.shield = shield
+
+
+class Sleep:
+    """Wait `seconds` (None: without end), or until one of the signals is set. True if a signal ended it."""
+
+    __slots__ = ("seconds", "shield", "wake")
+
+    def __init__(self, seconds: float | None, *wake: Signal, shield: bool = False) -> None:
+        self.seconds = seconds
+        self.wake = wake
+        self.shield = shield
+
+
+class Beside:
+    """Start `flow` beside this one; the flow gets its `Child`."""
+
+    __slots__ = ("flow", "name", "shield")
+
+    def __init__(self, flow: Flow[Any], name: str = "beside", shield: bool = False) -> None:
+        self.flow = flow
+        self.name = name
+        self.shield = shield
+
+
+Effect = Call | Sleep | Beside
+Flow = Generator[Effect, Any, T]
+
+
+class Signal:
+    """A flag that flows can sleep on. It may be set by any thread and by a signal handler.
+
+    Without a lock, for the signal handler's sake: `set` raises the flag before it looks for sleepers, and a
+    sleeper registers before it looks at the flag, so one of them always sees the other.
+    """
+
+    __slots__ = ("_flag", "_wakers")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._wakers: dict[Callable[[], None], None] = {}
+
+    def set(self) -> None:
+        self._flag = True
+        for wake in list(self._wakers):
+            wake()
+
+    def clear(self) -> None:
+        self._flag = False
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        """For drivers: call `wake` at every `set`, from whatever thread sets it."""
+        self._wakers[wake] = None
+
+    def remove_waker(self, wake: Callable[[], None]) -> None:
+        self._wakers.pop(wake, None)
+
+
+class Cancellation:
+    """A way to cancel a flow from outside; each request is delivered once."""
+
+    __slots__ = ("_requests", "_signal")
+
+    def __init__(self) -> None:
+        self._requests: list[None] = []
+        self._signal = Signal()
+
+    def request(self) -> None:
+        """Ask the flow to end. Any thread."""
+        self._requests.append(None)
+        self._signal.set()
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._requests)
+
+    def take(self) -> bool:
+        """For drivers: whether there is a request to deliver now; it counts as delivered."""
+        try:
+            self._requests.pop()
+        except IndexError:
+            return False
+        return True
+
+    def add_waker(self, wake: Callable[[], None]) -> None:
+        self._signal.add_waker(wake)
+
+    def remove_waker(self, wake: Callable[[], None]) -> None:
+        self._signal.remove_waker(wake)
+
+
+class Child(Generic[T]):
+    """A flow that runs beside another: whether it is done, how it ended, and a way to end it."""
+
+    __slots__ = ("_error", "_looked", "_value", "cancellation", "finished", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.finished = Signal()
+        self.cancellation = Cancellation()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._looked = False
+
+    @property
+    def done(self) -> bool:
+        return self.finished.is_set()
+
+    def cancel(self) -> None:
+        """Ask it to end; `join` it to know that it has."""
+        self.cancellation.request()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What it failed with, None if it returned, was cancelled or still runs. Looking is handling."""
+        self._looked = self._looked or self.done
+        return None if isinstance(self._error, Cancelled) else self._error
+
+    def result(self) -> T:
+        """What it returned; raises what it raised. Only once it is done."""
+        self._looked = True
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def unseen_failure(self) -> BaseException | None:
+        """For the drivers: its failure, if nobody has looked at it."""
+        return None if self._looked else self.failure
+
+    def finish(self, value: T | None, error: BaseException | None) -> None:
+        """For the drivers: it ended like this."""
+        self._value, self._error = value, error
+        self.finished.set()
+
+
+def join(child: Child[T], *, shield: bool = False) -> Flow[T]:
+    """Wait for `child` to end; its result, or its exception."""
+    yield Sleep(None, child.finished, shield=shield)
+    return child.result()
+
+
+class Kept(Generic[T]):
+    """What `kept` gives: the main flow's value, and the keeper's failure, if any, as data."""
+
+    __slots__ = ("keeper_failure", "value")
+
+    def __init__(self, value: T, keeper_failure: BaseException | None) -> None:
+        self.value = value
+        self.keeper_failure = keeper_failure
+
+
+def kept(main: Flow[T], keeper: Flow[Any]) -> Flow[Kept[T]]:
+    """Run `main` here with `keeper` (a heartbeat, say) beside it, which ends when `main` does.
+
+    A keeper that fails does not stop the main flow: its failure is handed over as data, or, where the main
+    flow itself raises, as a note on that exception. A keeper that must stop the main flow sets a signal.
+    """
+    child: Child[Any] = yield Beside(keeper, name="keeper")
+    try:
+        value = yield from main
+    except BaseException as error:
+        child.cancel()
+        yield Sleep(None, child.finished, shield=True)
+        if child.failure is not None:
+            error.add_note(f"its keeper failed too: {child.failure!r}")
+        raise
+    child.cancel()
+    yield Sleep(None, child.finished, shield=True)
+    return Kept(value, child.failure)

@@ -1,0 +1,165 @@
+"""Calls under a time limit, and what the limit really does to them.
+
+| the call runs on | when the time is up                                                          |
+| ---------------- | ---------------------------------------------------------------------------- |
+| a coroutine      | it is cancelled (the asyncio driver does that; nothing of it is here)        |
+| a thread         | nothing can stop it: it is *abandoned* – fenced, counted, bounded            |
+| a process        | the child process is killed (`conquiet.flow.process`): the only hard stop    |
+
+An abandoned call runs on, but for nobody: its result is discarded, and code that asks `current_fence().check()`
+before it acts for its caller is told so.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
+from conquiet.errors import AbandonedCallError, AbandonedThreadsError, CallTimeoutError
+from conquiet.flow.threads import THREADS
+
+__all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "current_fence", "describe"]
+
+
+class Fence:
+    """Whether a call still acts for its caller. Once closed it stays closed."""
+
+    __slots__ = ("_name", "closed")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.closed = False
+
+    def check(self) -> None:
+        """Raise `AbandonedCallError` if the caller has given this call up."""
+        if self.closed:
+            raise AbandonedCallError(
+                f"{self._name} was given up at its time limit; what it does now is not for its caller any more"
+            )
+
+
+_OPEN = Fence("this call")
+_FENCE: contextvars.ContextVar[Fence] = contextvars.ContextVar("conquiet_fence", default=_OPEN)
+
+
+def current_fence() -> Fence:
+    """The fence of the call that this code runs in; outside any timed call it is never closed."""
+    return _FENCE.get()
+
+
+def describe(fn: Callable[..., Any]) -> str:
+    """A callable's name for messages; never its arguments, which may be secret."""
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+class ThreadCalls:
+    """Runs calls under a time limit on threads that are used again; `max_abandoned` bounds those that hang."""
+
+    def __init__(self, max_abandoned: int = 16) -> None:
+        self.max_abandoned = max_abandoned
+        self.abandoned = 0  # timed out and still running
+        self.abandoned_total = 0
+        self._lock = threading.Lock()
+
+    def run(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, clock: Clock = SYSTEM_CLOCK
+    ) -> Any:
+        """`fn(*args)`, or `CallTimeoutError` after `timeout` seconds.
+
+        With `max_abandoned` calls still hanging no new one is started, `AbandonedThreadsError` is raised.
+        """
+        if self.abandoned >= self.max_abandoned:
+            raise AbandonedThreadsError(
+                f"{self.abandoned} calls ran past their time limit and still hold their threads (the bound is "
+                f"{self.max_abandoned}): {describe(fn)} was not started. Threads cannot be stopped; restart the "
+                "process, and give the calls time limits of their own or run them in processes"
+            )
+        call = _TimedCall(self, fn, args)
+        THREADS.start(call.work, describe(fn))
+        deadline = clock.monotonic() + timeout
+        try:
+            while not call.done and (left := deadline - clock.monotonic()) > 0:
+                clock.wait(call.parker, left)
+        except BaseException:
+            call.abandon()  # Ctrl-C in the waiting thread: nobody will take the result
+            raise
+        if call.abandon():
+            raise CallTimeoutError(
+                f"{describe(fn)} ran past its limit of {timeout:g} s; its thread cannot be stopped and was "
+                "abandoned, its result will be discarded"
+            )
+        return call.result()
+
+    def _count(self, by: int) -> None:
+        with self._lock:
+            self.abandoned += by
+            self.abandoned_total += max(by, 0)
+
+
+class _TimedCall:
+    """One call and the race for it: either it ends first, or its caller gives it up; the lock decides."""
+
+    __slots__ = (
+        "_args",
+        "_calls",
+        "_context",
+        "_error",
+        "_fence",
+        "_fn",
+        "_lock",
+        "_value",
+        "done",
+        "parker",
+    )
+
+    def __init__(self, calls: ThreadCalls, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._calls = calls
+        self._fn = fn
+        self._args = args
+        self._context = contextvars.copy_context()
+        self._fence = Fence(describe(fn))
+        self._lock = threading.Lock()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.done = False
+        self.parker = Parker()
+
+    def work(self) -> None:
+        value, error = None, None
+        try:
+            value = self._context.run(self._inside)
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            late = self._fence.closed
+            if not late:
+                self._value, self._error, self.done = value, error, True
+        if late:
+            self._calls._count(-1)
+        else:
+            self.parker.wake()
+
+    def _inside(self) -> Any:
+        _FENCE.set(self._fence)
+        return self._fn(*self._args)
+
+    def abandon(self) -> bool:
+        """Give the call up; False if it had just ended."""
+        with self._lock:
+            if self.done:
+                return False
+            self._fence.closed = True
+            self._calls._count(+1)
+        return True
+
+    def result(self) -> Any:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return self._value
+
+
+THREAD_CALLS = ThreadCalls()

@@ -1,0 +1,231 @@
+"""Calls in child processes: the isolation that can really be stopped.
+
+A child is a fresh interpreter that imports the function by its name and gets its arguments as JSON, so nothing
+is pickled and nothing is inherited; it is used again for the next call. At the time limit it is killed, with
+all that it had started itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import CallTimeoutError, IsolationError, RemoteCallError
+from conquiet.flow.isolation import describe
+
+__all__ = ["ProcessCalls", "read_frame", "write_frame"]
+
+_LENGTH = struct.Struct(">I")
+
+
+class ProcessCalls:
+    """Runs `fn` in child processes: `run(*args)` gives its result, which like the arguments must be JSON."""
+
+    def __init__(self, fn: Callable[..., Any], *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._target = _importable(fn)
+        self._name = describe(fn)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle: list[_ChildProcess] = []
+        self._busy: set[_ChildProcess] = set()
+        self._closed = False
+        self.killed_total = 0
+
+    def run(self, *args: Any, timeout: float | None = None) -> Any:
+        """The call's result; `RemoteCallError` if it raised, `CallTimeoutError` if it was killed at its limit."""
+        return self._run(args, timeout, lambda child: None)
+
+    async def run_async(self, *args: Any, timeout: float | None = None) -> Any:
+        """As `run`, waiting on a thread; cancelling it kills the child."""
+        cancelled = False
+        children: list[_ChildProcess] = []
+
+        def on_child(child: _ChildProcess) -> None:
+            children.append(child)
+            if cancelled:
+                child.kill()
+
+        waiting = asyncio.ensure_future(asyncio.to_thread(self._run, args, timeout, on_child))
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            cancelled = True
+            for child in children:
+                child.kill()
+            await asyncio.wait((waiting,))
+            waiting.exception()  # that of the kill: the cancellation is what the caller hears
+            raise
+
+    def _run(
+        self, args: tuple[Any, ...], timeout: float | None, on_child: Callable[[_ChildProcess], None]
+    ) -> Any:
+        try:
+            request = json.dumps({"args": args}, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise IsolationError(f"the arguments of {self._name} are not JSON: {error}") from error
+        child = self._take()
+        try:
+            on_child(child)
+            answer = child.ask(request, timeout, self._clock)
+        except TimeoutError:
+            raise CallTimeoutError(
+                f"{self._name} ran past its limit of {timeout:g} s; its process was killed"
+            ) from None
+        finally:
+            self._give_back(child)
+        if answer is None:
+            raise IsolationError(f"the process that ran {self._name} died: {child.obituary}")
+        if "error" in answer:
+            raise RemoteCallError(**answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        """Kill every child, busy ones too."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            busy = list(self._busy)
+        for child in busy:
+            child.kill()  # whoever waits for it disposes of it
+        for child in idle:
+            child.dispose()
+
+    def __enter__(self) -> ProcessCalls:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self) -> _ChildProcess:
+        with self._lock:
+            if self._closed:
+                raise IsolationError(f"{self._name} was not started: its ProcessCalls is closed")
+            child = self._idle.pop() if self._idle else _ChildProcess(self._target)
+            self._busy.add(child)
+            return child
+
+    def _give_back(self, child: _ChildProcess) -> None:
+        with self._lock:
+            self._busy.discard(child)
+            if child.usable and not self._closed:
+                self._idle.append(child)
+                return
+            self.killed_total += 1
+        child.dispose()
+
+
+class _ChildProcess:
+    def __init__(self, target: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A session of its own: Ctrl-C on the terminal is the parent's business, and killing the group takes
+            # whatever the call had started with it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "conquiet.flow.child", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            )
+        self._socket = ours
+        self.usable = True
+        write_frame(ours, json.dumps(target).encode())
+
+    def ask(self, request: bytes, timeout: float | None, clock: Clock) -> dict[str, Any] | None:
+        """The child's answer; None if it died. After TimeoutError, or any interrupt, it must not be used again."""
+        self.usable = False
+        deadline = None if timeout is None else clock.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if deadline is None else deadline - clock.monotonic()
+
+        try:
+            write_frame(self._socket, request)
+            answer = read_frame(self._socket, left)
+        except ConnectionError:
+            answer = None
+        if answer is None:
+            return None
+        self.usable = True
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+    def kill(self) -> None:
+        """End it and all that it started. Safe from any thread, also while another one waits in `ask`."""
+        self.usable = False
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self._process.kill()  # it had not reached its own session yet
+
+    def dispose(self) -> None:
+        self.kill()
+        self._process.wait()
+        self._socket.close()
+
+    @property
+    def obituary(self) -> str:
+        code = self._process.wait()
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def write_frame(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def read_frame(connection: socket.socket, left: Callable[[], float | None] = lambda: None) -> bytes | None:
+    """One message; None at the end of the stream. `left` gives the seconds that remain, TimeoutError at 0."""
+    head = _read_exactly(connection, _LENGTH.size, left)
+    return None if head is None else _read_exactly(connection, _LENGTH.unpack(head)[0], left)
+
+
+def _read_exactly(connection: socket.socket, size: int, left: Callable[[], float | None]) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        seconds = left()
+        if seconds is not None and seconds <= 0:
+            raise TimeoutError
+        connection.settimeout(seconds)
+        part = connection.recv(min(size - len(data), 1 << 20))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def _importable(fn: Callable[..., Any]) -> dict[str, Any]:
+    """How a child finds `fn` again: by module and name only."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
+    if not module or not name or "<" in name:
+        raise IsolationError(
+            f"{describe(fn)} cannot run in a process of its own: a child imports it by name, so it must be a "
+            "function at the top level of a module, not a lambda, a closure or a bound method"
+        )
+    main_file = None
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        main_file = getattr(main, "__file__", None)
+        if spec is not None:
+            module, main_file = spec.name, None
+        elif main_file is None:
+            raise IsolationError(
+                f"{describe(fn)} cannot run in a process of its own: put it into a module that is a file"
+            )
+        else:
+            main_file = str(Path(main_file).resolve())
+    return {"module": module, "name": name, "main_file": main_file}

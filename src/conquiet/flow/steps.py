@@ -1,0 +1,86 @@
+"""What every driver shares: resuming a flow, and ending its children with it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Generic, TypeVar
+
+from conquiet.errors import FlowError
+from conquiet.flow.effects import Child, Effect, Flow, Sleep
+
+__all__ = ["Steps", "unknown_effect"]
+
+T = TypeVar("T")
+
+
+class Steps(Generic[T]):
+    """One flow being driven. The driver sets `value` or `error`, calls `resume`, performs `effect`, and so on.
+
+    This is the only place that resumes a flow, so the two traps are handled once: StopIteration means the end
+    only when it comes out of a flow that has ended, and an interrupt that strikes the driver between two
+    steps (Ctrl-C) finds the flow suspended and is thrown into it, never lost with the flow abandoned.
+    """
+
+    __slots__ = ("_error", "_flow", "_value", "children", "effect", "error", "value")
+
+    def __init__(self, flow: Flow[T]) -> None:
+        self.children: list[Child[Any]] = []
+        self._flow = _with_children(flow, self.children)
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.effect: Effect = None  # type: ignore[assignment]
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def resume(self) -> bool:
+        """Hand `error` or `value` to the flow; True if `effect` is to be performed, False if the flow ended."""
+        error, self.error = self.error, None
+        try:
+            self.effect = self._flow.send(self.value) if error is None else self._flow.throw(error)
+        except StopIteration as stop:
+            self._value = stop.value
+            return False
+        except BaseException as raised:
+            if inspect.getgeneratorstate(self._flow) is not inspect.GEN_CLOSED:
+                raise  # an interrupt beside the flow, which still waits: the driver throws it in
+            self._error = raised
+            return False
+        return True
+
+    def result(self) -> T:
+        """How the flow ended: its value, or its exception raised."""
+        if self._error is not None:
+            error, self._error = self._error, None  # no cycle of exception, traceback and frame
+            raise error
+        return self._value  # type: ignore[return-value]
+
+    def finish(self, child: Child[T]) -> None:
+        """Hand the end of this flow to the one that started it."""
+        child.finish(self._value, self._error)
+
+
+def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
+    """`flow`, and then the end of whatever it started."""
+    try:
+        value = yield from flow
+    except BaseException as error:
+        for child in (yield from _end(children)):
+            error.add_note(f"{child.name} beside it failed too: {child.failure!r}")
+        raise
+    for child in (yield from _end(children)):
+        child.result()
+    return value
+
+
+def _end(children: list[Child[Any]]) -> Flow[list[Child[Any]]]:
+    """Cancel and join the children; those whose failure nobody has seen."""
+    for child in children:
+        if not child.done:
+            child.cancel()
+    for child in children:
+        yield Sleep(None, child.finished, shield=True)
+    return [child for child in children if child.unseen_failure() is not None]
+
+
+def unknown_effect(effect: object) -> FlowError:
+    return FlowError(f"a flow yielded {effect!r}, which is not an effect (Call, Sleep, Beside)")

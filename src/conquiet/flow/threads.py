@@ -1,0 +1,64 @@
+"""Threads that are used again: starting one costs more than most of what runs on it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+__all__ = ["THREADS", "Threads"]
+
+Job = Callable[[], None]
+
+
+class Threads:
+    """Runs each job at once on an idle thread, or on a new one; a thread idle for long ends.
+
+    There is no limit here: whoever starts jobs bounds them. The threads are daemons, because a call that was
+    abandoned after its time limit must not keep the process from ending; flows join what they start.
+    """
+
+    def __init__(self, idle_seconds: float = 10.0) -> None:
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[tuple[Job, str]]] = []
+        self.created = 0  # ever, for tests and benches: a hot path must not raise it
+        os.register_at_fork(after_in_child=self._forget_threads)
+
+    def start(self, job: Job, name: str) -> None:
+        """Run `job`, which must not raise, under the thread name `name`."""
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+            if inbox is None:
+                self.created += 1
+        if inbox is None:
+            inbox = queue.SimpleQueue()
+            threading.Thread(target=self._work, args=(inbox,), daemon=True).start()
+        inbox.put((job, name))
+
+    def _work(self, inbox: queue.SimpleQueue[tuple[Job, str]]) -> None:
+        thread = threading.current_thread()
+        while True:
+            try:
+                job, name = inbox.get(timeout=self._idle_seconds)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        return
+                continue  # taken from the list just now: its job is on the way
+            thread.name = f"conquiet {name}"
+            job()
+            del job  # an idle thread holds on to nothing
+            thread.name = "conquiet idle"
+            with self._lock:
+                self._idle.append(inbox)
+
+    def _forget_threads(self) -> None:
+        # A forked child has none of its parent's threads, and perhaps a lock that one of them held.
+        self._lock = threading.Lock()
+        self._idle = []
+
+
+THREADS = Threads()

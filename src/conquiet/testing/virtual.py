@@ -1,0 +1,181 @@
+"""The virtual driver: flows on one thread, in virtual time, the same way every time."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from conquiet.errors import CallTimeoutError, FlowError
+from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Sleep
+from conquiet.flow.isolation import describe
+from conquiet.flow.steps import Steps, unknown_effect
+from conquiet.testing.clock import ManualClock
+
+__all__ = ["VirtualDriver"]
+
+T = TypeVar("T")
+
+
+class VirtualDriver:
+    """Drives flows without sleeping: when nobody can go on, its clock jumps to the next time somebody can.
+
+    A call that returns a generator is driven as a flow of its own, as the asyncio driver awaits an awaitable:
+    that is how a test's call takes (virtual) time. `choose(n)` picks which of n flows that could go on does; the
+    default takes them in turn, a seeded one explores orders, and either way a run can be repeated exactly.
+    """
+
+    def __init__(self, clock: ManualClock | None = None, choose: Callable[[int], int] | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self._choose = choose or (lambda n: 0)
+        self._ready: list[_Task] = []
+        self._parked: dict[_Task, None] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._tie = itertools.count()
+
+    def run(self, flow: Flow[T], *, cancel: Cancellation | None = None) -> T:
+        """Drive `flow` to its end, and with it whatever it starts."""
+        child: Child[T] = Child("main")
+        if cancel is not None:
+            child.cancellation = cancel
+        self._start(flow, child)
+        while not child.done:
+            if self._ready:
+                self._ready.pop(self._choose(len(self._ready))).step()
+            elif self._timers:
+                deadline, _, ring = heapq.heappop(self._timers)
+                self.clock.advance_to(deadline)
+                ring()
+            else:
+                names = ", ".join(task.name for task in self._parked)
+                raise FlowError(
+                    f"nothing can go on any more; these flows wait for what nobody will do: {names}"
+                )
+        return child.result()
+
+    def _start(self, flow: Flow[Any], child: Child[Any]) -> None:
+        self._ready.append(_Task(self, flow, child))
+
+    def _at(self, seconds: float, ring: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (self.clock.monotonic() + max(seconds, 0.0), next(self._tie), ring))
+
+
+class _Task:
+    """One flow, and on top of it the calls in progress that are flows themselves."""
+
+    def __init__(self, driver: VirtualDriver, flow: Flow[Any], child: Child[Any]) -> None:
+        self.name = child.name
+        self._driver = driver
+        self._child = child
+        self._frames = [_Frame(Steps(flow), shield=False)]
+        self._interruptible = False
+        self._unpark: Callable[[bool], None] | None = None
+        child.cancellation.add_waker(self._on_request)
+
+    def step(self) -> None:
+        """Go on until this flow has to wait, or has ended."""
+        while self._frames:
+            steps = self._frames[-1].steps
+            try:
+                if not steps.resume():
+                    self._leave()
+                    continue
+                if not self._perform(steps):
+                    return
+            except BaseException as error:
+                steps.error = error
+
+    def _perform(self, steps: Steps[Any]) -> bool:
+        """Perform one effect; False if the flow has to wait for it."""
+        effect = steps.effect
+        if not isinstance(effect, Call | Sleep | Beside):
+            raise unknown_effect(effect)
+        shielded = effect.shield or any(frame.shield for frame in self._frames)
+        if not shielded and self._child.cancellation.take():
+            raise Cancelled
+        if isinstance(effect, Call):
+            steps.value = effect.fn(*effect.args)
+            if inspect.isgenerator(steps.value):
+                self._enter(effect, steps.value)
+        elif isinstance(effect, Sleep):
+            steps.value = any(signal.is_set() for signal in effect.wake)
+            if not steps.value:
+                self._park(effect, steps, shielded)
+                return False
+        else:
+            steps.value = Child(effect.name)
+            steps.children.append(steps.value)
+            self._driver._start(effect.flow, steps.value)
+        return True
+
+    def _enter(self, call: Call, flow: Any) -> None:
+        frame = _Frame(Steps(flow), call.shield)
+        self._frames.append(frame)
+        if call.timeout is not None:
+            frame.limit = call
+            self._driver._at(call.timeout, lambda: self._expire(frame))
+
+    def _expire(self, frame: _Frame) -> None:
+        """The time of a call in progress is up: cancel what runs inside it, as asyncio does."""
+        if frame in self._frames:
+            frame.expired = True
+            if self._unpark is not None:
+                self._frames[-1].steps.error = Cancelled()
+                self._unpark(False)
+
+    def _leave(self) -> None:
+        """The innermost flow has ended: hand its end to the one below, or to whoever started this task."""
+        frame = self._frames.pop()
+        if not self._frames:
+            self._child.cancellation.remove_waker(self._on_request)
+            frame.steps.finish(self._child)
+            return
+        below = self._frames[-1].steps
+        try:
+            below.value = frame.steps.result()
+        except BaseException as error:
+            below.error = error
+        if frame.expired and frame.limit is not None:
+            fn, seconds = describe(frame.limit.fn), frame.limit.timeout
+            below.error = CallTimeoutError(f"{fn} ran past its limit of {seconds:g} s and was cancelled")
+
+    def _park(self, effect: Sleep, steps: Steps[Any], shielded: bool) -> None:
+        driver = self._driver
+
+        def unpark(woken: bool) -> None:
+            if self._unpark is not unpark:
+                return  # a timer or a signal that came second
+            self._unpark = None
+            for signal in effect.wake:
+                signal.remove_waker(wake)
+            del driver._parked[self]
+            steps.value = woken
+            driver._ready.append(self)
+
+        def wake() -> None:
+            unpark(True)
+
+        self._unpark = unpark
+        self._interruptible = not shielded
+        driver._parked[self] = None
+        for signal in effect.wake:
+            signal.add_waker(wake)
+        if effect.seconds is not None:
+            driver._at(effect.seconds, lambda: unpark(False))
+
+    def _on_request(self) -> None:
+        if self._unpark is not None and self._interruptible and self._child.cancellation.take():
+            self._frames[-1].steps.error = Cancelled()
+            self._unpark(False)
+
+
+class _Frame:
+    """A flow on the stack, and the call that put it there."""
+
+    def __init__(self, steps: Steps[Any], shield: bool) -> None:
+        self.steps = steps
+        self.shield = shield
+        self.limit: Call | None = None
+        self.expired = False

@@ -1,0 +1,23 @@
+"""Private servers for demos and tests, and Java for Spark: nothing here is needed in production."""
+
+from conquiet.embedded.binaries import (
+    ServerBinary,
+    available_postgres_binaries,
+    available_redis_binaries,
+)
+from conquiet.embedded.java import JavaRuntime, find_java, prepare_spark_environment
+from conquiet.embedded.postgres import PostgresServer
+from conquiet.embedded.redis import RedisServer
+from conquiet.embedded.server import PrivateServer
+
+__all__ = [
+    "JavaRuntime",
+    "PostgresServer",
+    "PrivateServer",
+    "RedisServer",
+    "ServerBinary",
+    "available_postgres_binaries",
+    "available_redis_binaries",
+    "find_java",
+    "prepare_spark_environment",
+]

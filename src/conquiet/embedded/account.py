@@ -1,0 +1,83 @@
+"""Under which account a server runs: PostgreSQL refuses root, so for root another one is found."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from conquiet.errors import ServerError
+
+__all__ = ["Account", "account_for"]
+
+# Inside the namespace root looks like `nobody`, outside it is still root: files stay root's own, and
+# folders that only root may enter stay open to it.
+_NAMESPACE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
+_OTHER_USERS = ("postgres", "nobody")
+_PROBE = 'test -x "$1" || { echo "it may not enter $1"; exit 1; }; exec "$2" --version'
+
+
+@dataclass(frozen=True)
+class Account:
+    """How to start a program; as it stands, as the user we are."""
+
+    prefix: tuple[str, ...] = ()
+    uid: int | None = None
+    gid: int | None = None
+    note: str = ""
+
+    def take_over(self, path: str | Path) -> None:
+        """Hand one of our own private files or folders to this account; never anything above it."""
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+
+def account_for(program: Path, base_folder: Path) -> Account:
+    """An account other than root's that can run `program` and enter `base_folder`."""
+    if os.geteuid() != 0:
+        return Account()
+    namespace = Account(prefix=_NAMESPACE, note="in a user namespace")
+    refusals = []
+    if shutil.which(_NAMESPACE[0]) is None:
+        refusals.append("user namespace: there is no program unshare")
+    elif refusal := _refusal(namespace, program, base_folder):
+        refusals.append(f"user namespace: {refusal}")
+    else:
+        return namespace
+    for name in _OTHER_USERS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        account = Account(uid=entry.pw_uid, gid=entry.pw_gid, note=f"as user {name}")
+        if not (refusal := _refusal(account, program, base_folder)):
+            return account
+        refusals.append(f"user {name}: {refusal}")
+    raise ServerError(
+        f"PostgreSQL refuses to run as root, and no other way works here ({'; '.join(refusals)}). "
+        "Run this as a normal user, or set TMPDIR to a folder every user may enter, such as /tmp"
+    )
+
+
+def _refusal(account: Account, program: Path, base_folder: Path) -> str:
+    """Why the account cannot be used; empty if it can."""
+    try:
+        result = subprocess.run(
+            [*account.prefix, "/bin/sh", "-c", _PROBE, "sh", str(base_folder), str(program)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            timeout=20,
+            encoding="utf-8",
+            errors="replace",
+            user=account.uid,
+            group=account.gid,
+            extra_groups=None if account.uid is None else [],
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return "" if result.returncode == 0 else result.stdout.strip() or f"status {result.returncode}"

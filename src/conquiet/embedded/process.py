@@ -1,0 +1,165 @@
+"""A private folder, the one program that runs in it, and the guardian that clears both away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from conquiet.embedded import guardian
+from conquiet.embedded.account import Account
+from conquiet.errors import ServerError, redact
+
+__all__ = ["GuardedProcess"]
+
+# The program is held back until the guardian knows its process group. If this process dies in between, the
+# input ends, `read` fails, and there is nothing to clear away.
+_HELD_BACK = 'read -r go && exec "$@" </dev/null'
+
+
+class GuardedProcess:
+    """Runs one program at a time in a folder of its own; after `clear`, or our death, nothing is left."""
+
+    def __init__(self, name: str, program: Path, base_folder: Path, account: Account) -> None:
+        folder = base_folder / f"conquiet-{name}-{secrets.token_hex(8)}"
+        self.folder = folder
+        self.owner = os.getpid()
+        self._program = os.path.realpath(program)
+        self._account = account
+        self._running: subprocess.Popen[bytes] | None = None
+        # The guardian comes first and knows the name beforehand: there is no moment in which a folder or a
+        # process exists that nobody would clear away.
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, str(self.owner), str(folder), self._program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:
+            self._tell_guardian("done")  # whatever stands there is not ours
+            self._dismiss_guardian()
+            raise
+        try:
+            account.take_over(folder)
+        except OSError:
+            self._dismiss_guardian()
+            raise
+
+    @property
+    def pid(self) -> int | None:
+        """The leading process, as long as it lives."""
+        return self._running.pid if self._running and self._running.poll() is None else None
+
+    @property
+    def status(self) -> int | None:
+        """How the last program ended; None while it runs, or after `kill`."""
+        return self._running.poll() if self._running else None
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a program in the folder; what it prints goes to the log."""
+        self.kill()
+        with open(self._log, "ab") as log:
+            process = self._running = subprocess.Popen(
+                ["/bin/sh", "-c", _HELD_BACK, "conquiet", *self._account.prefix, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                cwd=self.folder,
+                env=environment,
+                # Out of reach of the terminal's Ctrl-C: a test that is interrupted may still need its server.
+                start_new_session=True,
+                user=self._account.uid,
+                group=self._account.gid,
+                extra_groups=None if self._account.uid is None else [],
+            )
+        assert process.stdin is not None
+        with process.stdin:
+            if not self._tell_guardian(f"group {process.pid}"):
+                raise ServerError(
+                    "the guardian of this server was killed, so nothing would clear the server away if this "
+                    "process died: close() the server and start it again"
+                )
+            process.stdin.write(b"go\n")
+
+    def wait(self, timeout: float) -> int | None:
+        """Wait for the end of the program; None if it still runs."""
+        if self._running is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._running.wait(timeout)
+        return None
+
+    def signal_leader(self, number: signal.Signals) -> None:
+        if self._running is not None:
+            self._running.send_signal(number)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        for pid in guardian.processes(self._group, str(self.folder), self._program):
+            guardian.send(pid, number)
+
+    def freeze(self, patience: float = 10.0) -> None:
+        """SIGSTOP, and return only when every process stands still."""
+        frozen = guardian.freeze(self._group, str(self.folder), self._program, patience)
+        if moving := [pid for pid, state in frozen.items() if state not in guardian.STOPPED_STATES]:
+            raise ServerError(f"processes {moving} do not stop on SIGSTOP")
+
+    def kill(self) -> None:
+        """SIGKILL for whatever is left; returns when nothing is."""
+        if self._running is None:
+            return
+        guardian.end_processes(self._group, str(self.folder), self._program)
+        self._running.wait()
+        self._running = None
+        self._tell_guardian("group 0")
+
+    def clear(self) -> None:
+        """Kill, and remove the folder. If that fails, the guardian goes on trying."""
+        try:
+            self.kill()
+            guardian.clear(0, str(self.folder), self._program)
+            self._tell_guardian("done")
+        finally:
+            self._dismiss_guardian()
+
+    def log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def log_since(self, start: int, lines: int = 20) -> str:
+        """The last lines of what was logged after the first `start` bytes, without passwords."""
+        if not self._log.exists():
+            return ""
+        with open(self._log, "rb") as log:
+            log.seek(start)
+            return redact("\n".join(log.read().decode(errors="replace").splitlines()[-lines:]))
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def _group(self) -> int:
+        return self._running.pid if self._running else 0
+
+    def _tell_guardian(self, order: str) -> bool:
+        assert self._guardian.stdin is not None
+        try:
+            self._guardian.stdin.write(order.encode() + b"\n")
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _dismiss_guardian(self) -> None:
+        """Let it end: at once if it was told that all is done, after clearing away if not."""
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.close()
+        self._guardian.wait()

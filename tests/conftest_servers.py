@@ -1,0 +1,80 @@
+"""Fixtures: real servers for the tests, started once per run and told in its report.
+
+redis_url       a flushed Redis; the test runs once for every Redis and Valkey this machine has
+postgres_dsn    an empty PostgreSQL database of the test's own
+redis_server, postgres_server
+                the shared servers behind them. A test that kills or pauses starts its own instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+import redis
+
+from conquiet.embedded import PostgresServer, RedisServer, ServerBinary
+from conquiet.embedded.binaries import available_redis_binaries, find_postgres, find_redis
+from conquiet.errors import ConquietError
+
+_ran: list[str] = []
+_numbers = count(1)
+
+
+def _redis_choices() -> list[ServerBinary | ConquietError]:
+    """All there are. With none, the reason: a test that needs one has to fail, not to disappear."""
+    try:
+        return [*available_redis_binaries()] or [find_redis()]
+    except ConquietError as error:
+        return [error]
+
+
+def _name(choice: ServerBinary | ConquietError) -> str:
+    return f"{choice.flavour}-{choice.version}" if isinstance(choice, ServerBinary) else "none"
+
+
+def pytest_report_header() -> list[str]:
+    found = [
+        choice.describe() if isinstance(choice, ServerBinary) else str(choice) for choice in _redis_choices()
+    ]
+    try:
+        found.append(find_postgres().describe())
+    except ConquietError as error:
+        found.append(str(error))
+    return [f"servers: {'; '.join(found)}"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for server in _ran:
+        terminalreporter.write_line(f"ran against {server}")
+
+
+@pytest.fixture(scope="session", params=_redis_choices(), ids=_name)
+def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    if isinstance(request.param, ConquietError):
+        raise request.param
+    with RedisServer(binary=request.param) as server:
+        _ran.append(server.describe())
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        _ran.append(server.describe())
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
+    name = f"test_{next(_numbers)}"
+    yield postgres_server.create_database(name)
+    postgres_server.drop_database(name)

@@ -12,7 +12,15 @@ Families are cut by what the caller can do, not by which module noticed:
     ├── AbandonedThreadsError                too many timed-out calls still hold their threads: restart the process
     ├── IsolationError                       a call cannot run in a child process, or its process died
     │   └── RemoteCallError                  the call itself failed, in its child process
-    └── FlowError                            a flow yielded something that is not an effect: a bug
+    ├── FlowError                            a flow yielded something that is not an effect: a bug
+    └── QueueError                           anything the Redis Streams queue cannot do; the Redis error is its cause
+        ├── QueueConfigError (ValueError)    a setting or an argument was refused before Redis was called: correct it
+        │   └── QueuePayloadError (PayloadError)  so was this payload: nothing was sent
+        ├── QueueConnectionError             Redis was not reached, or the answer did not arrive
+        ├── PartialEnqueueError              only the first part of a bulk enqueue is known to be in the stream
+        ├── GroupLostError                   the stream or its consumer group is gone: create it, knowing what was lost
+        ├── LeaseLostError                   the entry belongs to another consumer by now, or was acknowledged
+        └── MalformedEntryError              entries break the format; they stay pending: look, repair, acknowledge
 
 No message carries a secret: text that may hold a DSN goes through `redact` first.
 """
@@ -20,6 +28,8 @@ No message carries a secret: text that may hold a DSN goes through `redact` firs
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "AbandonedCallError",
@@ -27,9 +37,17 @@ __all__ = [
     "CallTimeoutError",
     "ConquietError",
     "FlowError",
+    "GroupLostError",
     "IsolationError",
+    "LeaseLostError",
+    "MalformedEntryError",
     "MissingDependencyError",
+    "PartialEnqueueError",
     "PayloadError",
+    "QueueConfigError",
+    "QueueConnectionError",
+    "QueueError",
+    "QueuePayloadError",
     "RemoteCallError",
     "ServerError",
     "ServerNotFoundError",
@@ -85,6 +103,51 @@ class RemoteCallError(IsolationError):
 
 class FlowError(ConquietError):
     """A flow broke the rules of the effect core."""
+
+
+class QueueError(ConquietError):
+    """The Redis Streams queue could not do what it was asked; nothing was retried."""
+
+
+class QueueConfigError(QueueError, ValueError):
+    """A refused setting or argument. Redis was not called."""
+
+
+class QueuePayloadError(QueueConfigError, PayloadError):
+    """A payload that breaks the JSON rule. Nothing was sent."""
+
+
+class QueueConnectionError(QueueError):
+    """The connection failed. Whether a command that was on its way took effect is unknown."""
+
+
+class PartialEnqueueError(QueueError):
+    """A bulk enqueue failed part of the way: `ids` are in the stream, `unknown` payloads after them may be."""
+
+    def __init__(self, message: str, ids: list[str], unknown: int) -> None:
+        super().__init__(message)
+        self.ids = ids
+        self.unknown = unknown
+
+
+class GroupLostError(QueueError):
+    """The consumer group (or its stream) does not exist any more. It is not created again by itself."""
+
+
+class LeaseLostError(QueueError):
+    """A fenced acknowledgement was refused: this consumer does not hold the entry any more."""
+
+
+class MalformedEntryError(QueueError):
+    """Entries that are not one field `data` with a JSON object. They were delivered and stay pending.
+
+    `entries` are the `MalformedEntry` objects, `messages` the good messages of the same call, also pending.
+    """
+
+    def __init__(self, message: str, entries: Sequence[Any], messages: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.entries = entries
+        self.messages = messages
 
 
 _URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/?#:@]*):(?P<secret>[^\s/?#]*)@")

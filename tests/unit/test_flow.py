@@ -477,3 +477,26 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
         THREADS.start(in_child.set, "after fork")
         os._exit(0 if in_child.wait(10) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_request_from_outside_interrupts_a_wait_and_leaves_no_mark_on_the_task() -> None:
+    cancel = Cancellation()
+
+    async def wait_for_ever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def flow() -> Flow[str]:
+        try:
+            yield Call(wait_for_ever)
+        except Cancelled:
+            return "interrupted"
+        return ""
+
+    async def main() -> tuple[str, int]:
+        asyncio.get_running_loop().call_soon(cancel.request)
+        ended = await run_async(flow(), cancel=cancel)
+        task = asyncio.current_task()
+        assert task is not None
+        return ended, task.cancelling()
+
+    assert asyncio.run(main()) == ("interrupted", 0)

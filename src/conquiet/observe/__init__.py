@@ -1,0 +1,1 @@
+"""Adapters to Prometheus and OpenTelemetry. Nothing here is needed for correctness."""

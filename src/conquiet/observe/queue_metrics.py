@@ -1,0 +1,73 @@
+"""Prometheus metrics of the Redis Streams queue; nothing happens where prometheus_client is not installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+__all__ = ["QueueMetrics"]
+
+_log = logging.getLogger("conquiet.observe")
+
+
+class QueueMetrics:
+    """The metrics of one stream. No method ever raises: metrics are not worth a message."""
+
+    __slots__ = ("_acked", "_claimed", "_latency", "_read")
+
+    def __init__(self, stream: str) -> None:
+        self._read: Any = None
+        self._acked: Any = None
+        self._claimed: Any = None
+        self._latency: Any = None
+        try:
+            families = _families()
+            if families is not None:
+                # Looked up once: finding a label's child takes longer than counting.
+                self._read, self._acked, self._claimed, self._latency = (f.labels(stream) for f in families)
+        except Exception:  # noqa: BLE001 - document 001: metrics never raise
+            _say_once()
+
+    def read(self, entries: int, seconds: float) -> None:
+        """A read came back, with `entries` entries (perhaps none) after `seconds`."""
+        if self._latency is not None:
+            _safely(self._latency.observe, seconds)
+            if entries:
+                _safely(self._read.inc, entries)
+
+    def acked(self, entries: int) -> None:
+        if self._acked is not None and entries:
+            _safely(self._acked.inc, entries)
+
+    def claimed(self, entries: int) -> None:
+        if self._claimed is not None and entries:
+            _safely(self._claimed.inc, entries)
+
+
+def _safely(record: Callable[[float], None], value: float) -> None:
+    try:
+        record(value)
+    except Exception:  # noqa: BLE001 - document 001: metrics never raise
+        _say_once()
+
+
+@cache
+def _say_once() -> None:
+    _log.exception("the metrics backend failed; messages go on, metrics may be wrong (said once)")
+
+
+@cache
+def _families() -> tuple[Any, ...] | None:
+    try:
+        from prometheus_client import Counter, Histogram
+    except ImportError:
+        return None
+    labels = ("stream",)
+    return (
+        Counter("conquiet_queue_messages_read_total", "Entries delivered by XREADGROUP", labels),
+        Counter("conquiet_queue_messages_ack_total", "Entries for which XACK was sent", labels),
+        Counter("conquiet_queue_messages_claimed_total", "Entries taken over by XCLAIM", labels),
+        Histogram("conquiet_queue_read_latency_seconds", "Duration of XREADGROUP, blocking included", labels),
+    )

@@ -1,0 +1,72 @@
+"""Redis Streams, honestly: at-least-once delivery, explicit acknowledgement, no hidden retries."""
+
+from conquiet.errors import (
+    GroupLostError,
+    LeaseLostError,
+    MalformedEntryError,
+    MissingDependencyError,
+    PartialEnqueueError,
+    QueueConfigError,
+    QueueConnectionError,
+    QueueError,
+    QueuePayloadError,
+)
+
+try:
+    import redis as _redis  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        'conquiet.queue needs the package redis, version 8 or newer: pip install "conquiet[redis]"'
+    ) from error
+
+from conquiet.queue.config import QueueConfig, unique_consumer_name
+from conquiet.queue.connection import connect, connect_async
+from conquiet.queue.consumer import (
+    AsyncDbFactory,
+    AsyncDbTx,
+    AsyncQueueConsumer,
+    DbFactory,
+    DbTx,
+    QueueConsumer,
+)
+from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
+from conquiet.queue.streams import AsyncRedisStreamsQueue, RedisStreamsQueue
+from conquiet.queue.transactions import (
+    HandledEntries,
+    NoTransactions,
+    PsycopgTransactions,
+    SqlAlchemyTransactions,
+    SqliteTransactions,
+)
+
+__all__ = [
+    "AsyncDbFactory",
+    "AsyncDbTx",
+    "AsyncQueueConsumer",
+    "AsyncRedisStreamsQueue",
+    "BacklogStats",
+    "ClaimedMessages",
+    "DbFactory",
+    "DbTx",
+    "GroupLostError",
+    "HandledEntries",
+    "LeaseLostError",
+    "MalformedEntry",
+    "MalformedEntryError",
+    "NoTransactions",
+    "PartialEnqueueError",
+    "PsycopgTransactions",
+    "QueueConfig",
+    "QueueConfigError",
+    "QueueConnectionError",
+    "QueueConsumer",
+    "QueueError",
+    "QueueMessage",
+    "QueuePayloadError",
+    "RedisStreamsQueue",
+    "SqlAlchemyTransactions",
+    "SqliteTransactions",
+    "connect",
+    "connect_async",
+    "unique_consumer_name",
+]

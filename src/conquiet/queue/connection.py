@@ -1,0 +1,59 @@
+"""Redis clients as this queue wants them: without retries of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from conquiet.errors import QueueConfigError, redact
+
+__all__ = ["connect", "connect_async"]
+
+_SOCKET_SECONDS = 5.0
+
+
+def connect(url: str, **options: Any) -> redis.Redis:
+    """A client for `url` (redis://, rediss:// for TLS, unix://) that retries nothing.
+
+    `options` go to redis-py (`ssl_ca_certs`, `socket_timeout`, …). The socket timeout, 5 s by default, never
+    ends a blocking read: the queue waits `block_ms` and 5 s more for its answer.
+    """
+    client: redis.Redis = _connect(redis.Redis, url, Retry(NoBackoff(), 0), options)
+    return client
+
+
+def connect_async(url: str, **options: Any) -> redis.asyncio.Redis:
+    """The same for asyncio."""
+    client: redis.asyncio.Redis = _connect(redis.asyncio.Redis, url, AsyncRetry(NoBackoff(), 0), options)
+    return client
+
+
+def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> Any:
+    settings = {
+        "socket_timeout": _SOCKET_SECONDS,
+        "socket_connect_timeout": _SOCKET_SECONDS,
+        **options,
+        "retry": no_retry,
+        "retry_on_error": [],
+    }
+    try:
+        return client.from_url(url, **settings)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise QueueConfigError(
+            f"{_told(str(url), error)}; "
+            "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path"
+        ) from None
+
+
+def _told(url: str, error: Exception) -> str:
+    """What is wrong with `url`. A URL that cannot be parsed may have a password anywhere before its last @, and the
+    parser's error may quote a piece of it: neither is shown then."""
+    if "@" not in url:
+        return f"{redact(url)!r} is no usable Redis URL ({redact(str(error))})"
+    shown = "…@" + url.rpartition("@")[2]
+    return f"{shown!r} is no usable Redis URL (in a password, / is written %2F, # %23 and @ %40)"

@@ -1,0 +1,200 @@
+"""The high-level consumer: it hands messages to your code and is honest about everything else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from conquiet.errors import QueueConfigError
+from conquiet.flow import run, run_async
+from conquiet.payload import DEFAULT_LIMITS
+from conquiet.queue.config import QueueConfig
+from conquiet.queue.consuming import Consuming
+from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
+from conquiet.queue.operations import StreamOperations
+from conquiet.queue.shutdown import stop_on_sigterm
+
+__all__ = ["AsyncDbFactory", "AsyncDbTx", "AsyncQueueConsumer", "DbFactory", "DbTx", "QueueConsumer"]
+
+
+class DbTx(Protocol):
+    """What the handler's effects are committed with."""
+
+    def commit(self) -> object: ...
+    def rollback(self) -> object: ...
+
+
+Tx = TypeVar("Tx", bound=DbTx, covariant=True)
+
+
+class DbFactory(Protocol[Tx]):
+    """Begins a transaction per message; see `conquiet.queue.transactions` for ready ones."""
+
+    def begin(self) -> Tx: ...
+
+
+class AsyncDbTx(Protocol):
+    def commit(self) -> Awaitable[object]: ...
+    def rollback(self) -> Awaitable[object]: ...
+
+
+AsyncTx = TypeVar("AsyncTx", bound=AsyncDbTx, covariant=True)
+
+
+class AsyncDbFactory(Protocol[AsyncTx]):
+    def begin(self) -> Awaitable[AsyncTx]: ...
+
+
+class QueueConsumer:
+    """Consumes one stream. No automatic ack, no retry, no background work, no buffer beyond one message."""
+
+    def __init__(self, redis: Redis, config: QueueConfig) -> None:
+        self.config = config
+        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS)
+        self._consuming = Consuming(self._operations, config)
+        run(self._operations.create_group())
+
+    def next(self, block_ms: int | None = None) -> QueueMessage | None:
+        """The next new message, or None if none came in `block_ms` (default: the configured), or after `stop`."""
+        return run(self._consuming.next(block_ms))
+
+    def iter_messages(self) -> Iterator[QueueMessage]:
+        """New messages until `stop`. Acknowledge each yourself, after your effects are committed."""
+        while not self._consuming.stopped.is_set():
+            message = run(self._consuming.next_to_hand_on())
+            if message is not None:
+                yield message
+
+    def ack(self, msg: QueueMessage | MalformedEntry) -> None:
+        """Acknowledge, also after `stop`."""
+        run(self._operations.ack(msg))
+
+    def stop(self) -> None:
+        """Begin no new read. Safe from any thread and from a signal handler; it does not interrupt a read."""
+        self._consuming.stopped.set()
+
+    def stop_on_sigterm(self) -> AbstractContextManager[None]:
+        """Around your own loop of `next` or `iter_messages`: SIGTERM calls `stop`. `run` does this by itself."""
+        return stop_on_sigterm(self.stop)
+
+    def run(
+        self,
+        *,
+        handler: Callable[[QueueMessage, Any], None],
+        db_factory: DbFactory[Any],
+        on_malformed: Callable[[MalformedEntry, Any], None] | None = None,
+    ) -> None:
+        """Fetch, `handler(msg, tx)`, commit, ack, until `stop` or SIGTERM; then the message begun is finished.
+
+        Whatever the handler or the commit raises is rolled back and raised, and the message stays pending. A
+        malformed entry raises too, or goes to `on_malformed(entry, tx)` in the handler's place.
+        """
+        _refuse_coroutines(handler, on_malformed)
+        with self.stop_on_sigterm():
+            run(self._consuming.run(handler, db_factory, on_malformed))
+
+    def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
+        """Take over messages that others left pending for `min_idle_ms` (default: `claim_idle_ms`)."""
+        return run(self._operations.claim_stale(_idle(min_idle_ms, self.config), count))
+
+    def run_recovery(
+        self,
+        *,
+        handler: Callable[[QueueMessage, Any], None],
+        db_factory: DbFactory[Any],
+        on_malformed: Callable[[MalformedEntry, Any], None] | None = None,
+        interval_ms: int = 5_000,
+        count: int = 10,
+    ) -> None:
+        """Claim stale messages and handle them as `run` does, looking every `interval_ms`, until `stop`.
+
+        A job for a process of its own: it never starts by itself, and it reads no new messages.
+        """
+        _refuse_coroutines(handler, on_malformed)
+        with self.stop_on_sigterm():
+            run(self._consuming.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
+
+    def backlog_stats(self) -> BacklogStats:
+        """How full the stream and the group are; only when asked."""
+        return run(self._operations.backlog_stats())
+
+
+class AsyncQueueConsumer:
+    """`QueueConsumer` on asyncio: the same, awaited; `async for` over `iter_messages()`. Made by `create`."""
+
+    def __init__(self, redis: AsyncRedis, config: QueueConfig) -> None:
+        """Without creating the group: use `create`."""
+        self.config = config
+        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS)
+        self._consuming = Consuming(self._operations, config)
+
+    @classmethod
+    async def create(cls, redis: AsyncRedis, config: QueueConfig) -> AsyncQueueConsumer:
+        consumer = cls(redis, config)
+        await run_async(consumer._operations.create_group())
+        return consumer
+
+    async def next(self, block_ms: int | None = None) -> QueueMessage | None:
+        return await run_async(self._consuming.next(block_ms))
+
+    async def iter_messages(self) -> AsyncIterator[QueueMessage]:
+        while not self._consuming.stopped.is_set():
+            message = await run_async(self._consuming.next_to_hand_on())
+            if message is not None:
+                yield message
+
+    async def ack(self, msg: QueueMessage | MalformedEntry) -> None:
+        await run_async(self._operations.ack(msg))
+
+    def stop(self) -> None:
+        self._consuming.stopped.set()
+
+    def stop_on_sigterm(self) -> AbstractContextManager[None]:
+        return stop_on_sigterm(self.stop)
+
+    async def run(
+        self,
+        *,
+        handler: Callable[[QueueMessage, Any], Awaitable[None] | None],
+        db_factory: AsyncDbFactory[Any],
+        on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
+    ) -> None:
+        with self.stop_on_sigterm():
+            await run_async(self._consuming.run(handler, db_factory, on_malformed))
+
+    async def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
+        return await run_async(self._operations.claim_stale(_idle(min_idle_ms, self.config), count))
+
+    async def run_recovery(
+        self,
+        *,
+        handler: Callable[[QueueMessage, Any], Awaitable[None] | None],
+        db_factory: AsyncDbFactory[Any],
+        on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
+        interval_ms: int = 5_000,
+        count: int = 10,
+    ) -> None:
+        with self.stop_on_sigterm():
+            await run_async(
+                self._consuming.run_recovery(handler, db_factory, on_malformed, interval_ms, count)
+            )
+
+    async def backlog_stats(self) -> BacklogStats:
+        return await run_async(self._operations.backlog_stats())
+
+
+def _idle(min_idle_ms: int | None, config: QueueConfig) -> int:
+    return config.claim_idle_ms if min_idle_ms is None else min_idle_ms
+
+
+def _refuse_coroutines(*handlers: Callable[..., Any] | None) -> None:
+    for handler in handlers:
+        if inspect.iscoroutinefunction(handler):
+            raise QueueConfigError(
+                f"{handler.__qualname__} is a coroutine function: use AsyncQueueConsumer, or a plain function"
+            )

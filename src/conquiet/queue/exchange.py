@@ -1,0 +1,85 @@
+"""One command and its reply over a connection of the client's pool, as a flow for both kinds of client.
+
+The client's own `execute_command` is passed by: it retries by default, and no command here is ever sent twice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from conquiet.errors import GroupLostError, QueueConfigError, QueueConnectionError, QueueError, redact
+from conquiet.flow import Call, Flow
+
+__all__ = ["Exchange"]
+
+_GRACE_SECONDS = 5.0  # how much longer than BLOCK a blocking read may take before the server counts as lost
+
+
+class Exchange:
+    """Sends packed commands and gives their replies, or a QueueError with Redis's own error as its cause."""
+
+    def __init__(self, redis: Any) -> None:
+        if not hasattr(redis, "connection_pool"):
+            raise QueueConfigError(
+                f"a redis.Redis (or redis.asyncio.Redis) client is needed, not {type(redis).__name__}; "
+                "conquiet.queue.connect(url) makes one"
+            )
+        self._pool = redis.connection_pool
+        self._awaits = isinstance(redis, AsyncRedis)
+        self._pid = os.getpid()
+
+    def exchange(
+        self, what: str, command: bytes, *, block_ms: int | None = None, shield: bool = False
+    ) -> Flow[Any]:
+        """Send `command` once; its reply. `what` names it in errors."""
+        if os.getpid() != self._pid:
+            raise QueueError(
+                f"{what}: this object was made in process {self._pid} and inherited by its fork {os.getpid()}, "
+                "where using its connection would mix up the replies of both: make a new one after the fork"
+            )
+        try:
+            connection = yield Call(self._pool.get_connection, shield=shield)
+            try:
+                yield Call(connection.send_packed_command, (command,), shield=shield)
+                return (yield self._read(connection, block_ms, shield))
+            except ResponseError:
+                raise  # a reply like any other: the connection is in order
+            except BaseException:
+                # Whatever interrupted us, a reply may still be on its way: never let the next command read it.
+                yield Call(connection.disconnect, shield=True)
+                raise
+            finally:
+                yield Call(self._pool.release, connection, shield=True)
+        except (RedisError, OSError) as error:
+            raise _translated(what, error) from error
+
+    def _read(self, connection: Any, block_ms: int | None, shield: bool) -> Call:
+        read = partial(connection.read_response, disable_decoding=True)
+        if block_ms is None:
+            return Call(read, shield=shield)  # under the client's own socket_timeout
+        seconds = min(block_ms / 1000, 1e6) + _GRACE_SECONDS
+        if self._awaits:
+            # redis-py's own limit would answer None here, as if the stream were empty, and leave the real reply
+            # on its way. Ours cancels the read, and the connection is closed.
+            return Call(partial(read, timeout=math.inf), timeout=seconds, shield=shield)
+        return Call(partial(read, timeout=seconds), shield=shield)
+
+
+def _translated(what: str, error: Exception) -> QueueError:
+    reason = redact(str(error)).rstrip(". ") or type(error).__name__
+    if reason.startswith("NOGROUP"):
+        return GroupLostError(
+            f"{what}: the consumer group is gone ({reason}). It is not created again by itself, because what "
+            "was pending in it is lost: find out who removed it, then make a new queue object"
+        )
+    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+        return QueueConnectionError(f"{what}: {reason}. Nothing was retried")
+    return QueueError(f"{what}: {reason}")

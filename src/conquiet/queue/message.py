@@ -1,0 +1,56 @@
+"""What comes out of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["BacklogStats", "ClaimedMessages", "MalformedEntry", "QueueMessage"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage:
+    """One delivered entry. It is pending for its consumer until somebody acknowledges it."""
+
+    id: str
+    payload: dict[str, Any]
+    stream: str
+    group: str
+
+    def __hash__(self) -> int:
+        return hash((self.stream, self.group, self.id))
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedEntry:
+    """A delivered entry that breaks the format. Its content is not shown: `size` is its bytes."""
+
+    id: str
+    stream: str
+    group: str
+    reason: str
+    size: int
+
+
+class ClaimedMessages(list[QueueMessage]):
+    """The messages of one `claim_stale`; `gone` are ids that were pending but whose entries no longer exist."""
+
+    def __init__(self, messages: Iterable[QueueMessage] = (), gone: Iterable[str] = ()) -> None:
+        super().__init__(messages)
+        self.gone = list(gone)
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogStats:
+    """How full a stream and its group are, at about one moment.
+
+    `lag` (entries not yet delivered) is None where Redis cannot tell, as after entries were deleted.
+    """
+
+    length: int
+    lag: int | None
+    pending: int
+    pending_by_consumer: dict[str, int]
+    oldest_pending_id: str | None
+    oldest_pending_idle_ms: int | None

@@ -1,0 +1,35 @@
+"""SIGTERM as `stop()`, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["stop_on_sigterm"]
+
+_log = logging.getLogger("conquiet.queue")
+
+
+@contextmanager
+def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGTERM inside the block; the handler that was there before is put back after it.
+
+    Python lets only the main thread install signal handlers; elsewhere nothing is installed, and a log line
+    says so. SIGINT stays what it is: KeyboardInterrupt.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        _log.warning(
+            "this consumer does not run in the main thread, so SIGTERM will not stop it: "
+            "install a handler in the main thread that calls its stop()"
+        )
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop())
+    try:
+        yield
+    finally:
+        # None: the handler was installed by something other than Python, and cannot be put back from here.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

@@ -1,0 +1,109 @@
+"""The low-level queue: one Redis call per method, nothing in a loop, nothing retried, nothing kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from conquiet.flow import run, run_async
+from conquiet.payload import DEFAULT_LIMITS, Payload, PayloadLimits
+from conquiet.queue.config import QueueConfig
+from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
+from conquiet.queue.operations import StreamOperations
+
+__all__ = ["AsyncRedisStreamsQueue", "RedisStreamsQueue"]
+
+
+class RedisStreamsQueue:
+    """A stream and its consumer group. Making one creates both if they do not exist.
+
+    Every Redis error is a `QueueError`; what to do about it is the caller's decision.
+    """
+
+    def __init__(self, redis: Redis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS) -> None:
+        self.config = config
+        self._operations = StreamOperations(redis, config, limits)
+        run(self._operations.create_group())
+
+    def enqueue(self, payload: Payload) -> str:
+        """Add a payload; its entry id. One XADD."""
+        return run(self._operations.enqueue(payload))
+
+    def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
+        """Add many; their ids in order. All are checked first; up to 1,000 (or 4 MiB) go in as one atomic step.
+
+        If a later step fails, `PartialEnqueueError` says what is in the stream.
+        """
+        return run(self._operations.enqueue_many(payloads))
+
+    def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
+        """Up to `count` new messages, waiting up to `block_ms` for the first; they are pending from now on.
+
+        `MalformedEntryError` if entries break the format; it carries the good messages.
+        """
+        return run(self._operations.read(block_ms, count))
+
+    def ack(self, msg: QueueMessage | MalformedEntry) -> None:
+        """Acknowledge; what is not pending any more is no error."""
+        run(self._operations.ack(msg))
+
+    def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
+        """Acknowledge many in one call; how many of them were pending."""
+        return run(self._operations.ack_many(msgs))
+
+    def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:
+        """Acknowledge only if this consumer still holds the entry; `LeaseLostError` if not. One atomic step."""
+        run(self._operations.ack_if_owner(msg))
+
+    def claim_stale(self, min_idle_ms: int, count: int = 10) -> ClaimedMessages:
+        """Take over up to `count` messages that have been pending and idle for `min_idle_ms`. Best effort."""
+        return run(self._operations.claim_stale(min_idle_ms, count))
+
+    def backlog_stats(self) -> BacklogStats:
+        """How full the stream and the group are. Bounded, without side effect, best effort."""
+        return run(self._operations.backlog_stats())
+
+
+class AsyncRedisStreamsQueue:
+    """`RedisStreamsQueue` on asyncio: the same operations, awaited. Made by `await create(…)`."""
+
+    def __init__(
+        self, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS
+    ) -> None:
+        """Without creating the group: use `create`."""
+        self.config = config
+        self._operations = StreamOperations(redis, config, limits)
+
+    @classmethod
+    async def create(
+        cls, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS
+    ) -> AsyncRedisStreamsQueue:
+        queue = cls(redis, config, limits=limits)
+        await run_async(queue._operations.create_group())
+        return queue
+
+    async def enqueue(self, payload: Payload) -> str:
+        return await run_async(self._operations.enqueue(payload))
+
+    async def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
+        return await run_async(self._operations.enqueue_many(payloads))
+
+    async def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
+        return await run_async(self._operations.read(block_ms, count))
+
+    async def ack(self, msg: QueueMessage | MalformedEntry) -> None:
+        await run_async(self._operations.ack(msg))
+
+    async def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
+        return await run_async(self._operations.ack_many(msgs))
+
+    async def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:
+        await run_async(self._operations.ack_if_owner(msg))
+
+    async def claim_stale(self, min_idle_ms: int, count: int = 10) -> ClaimedMessages:
+        return await run_async(self._operations.claim_stale(min_idle_ms, count))
+
+    async def backlog_stats(self) -> BacklogStats:
+        return await run_async(self._operations.backlog_stats())

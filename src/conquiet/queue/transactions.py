@@ -1,0 +1,132 @@
+"""Ready transactions for `run(db_factory=…)`, and a table that makes a handler's effect happen once.
+
+`begin()` gives the driver's own object (a Session, a connection), so a handler works with what it knows. The
+same factories serve both consumers: where `commit` is a coroutine, the asyncio consumer awaits it. They know
+the databases only by their methods, so importing this imports no driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from conquiet.errors import QueueConfigError
+from conquiet.flow import Call, Flow, run, run_async
+from conquiet.queue.message import MalformedEntry, QueueMessage
+
+__all__ = [
+    "HandledEntries",
+    "NoTransactions",
+    "PsycopgTransactions",
+    "SqlAlchemyTransactions",
+    "SqliteTransactions",
+]
+
+
+class SqlAlchemyTransactions:
+    """A new Session (or AsyncSession) per message, from a `sessionmaker` or whatever makes one."""
+
+    def __init__(self, session_factory: Callable[[], Any]) -> None:
+        self._session_factory = session_factory
+
+    def begin(self) -> Any:
+        return self._session_factory()  # it begins with its first statement; commit gives its connection back
+
+
+class PsycopgTransactions:
+    """A psycopg 3 connection (or AsyncConnection), in a transaction per message."""
+
+    def __init__(self, connection: Any) -> None:
+        if connection.autocommit:
+            raise QueueConfigError(
+                "the psycopg connection is in autocommit mode: connect with autocommit=False"
+            )
+        self._connection = connection
+
+    def begin(self) -> Any:
+        return self._connection  # psycopg begins with the first statement
+
+
+class SqliteTransactions:
+    """A sqlite3 connection, in a transaction per message that takes the write lock at its start."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def begin(self) -> Any:
+        # IMMEDIATE: a transaction that reads first and writes later may find the lock taken in between.
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+
+class NoTransactions:
+    """For handlers whose effects are in no database: commit and rollback do nothing."""
+
+    def begin(self) -> NoTransactions:
+        return self
+
+    def commit(self) -> None:
+        """There is nothing to commit."""
+
+    def rollback(self) -> None:
+        """What the handler did stays done: its effects must be idempotent by themselves."""
+
+
+class HandledEntries:
+    """A table of the entries whose effect is committed, written in the handler's own transaction.
+
+    A message may be delivered again after its effect was committed (the ack was lost, say). The handler asks
+    `first_time(tx, msg)` before its effect: the answer and the effect commit together or not at all, so the
+    effect happens once, however often the message comes. On PostgreSQL a second delivery at the same time
+    waits for the first one's end.
+    """
+
+    def __init__(self, table: str = "conquiet_handled_entries") -> None:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", table):
+            raise QueueConfigError(f"{table!r} is no table name: letters, digits and _ only, at most 63")
+        self._create = (
+            f"CREATE TABLE IF NOT EXISTS {table} (stream_key TEXT NOT NULL, consumer_group TEXT NOT NULL, "
+            "entry_id TEXT NOT NULL, handled_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+            "PRIMARY KEY (stream_key, consumer_group, entry_id))"
+        )
+        self._insert = (
+            f"INSERT INTO {table} (stream_key, consumer_group, entry_id) VALUES ({{}}, {{}}, {{}}) "  # noqa: S608
+            "ON CONFLICT DO NOTHING"
+        )
+
+    def create_table(self, tx: Any) -> None:
+        """Create the table if it is not there (in `tx`, which you commit)."""
+        run(self._execute(tx, self._create, ()))
+
+    async def create_table_async(self, tx: Any) -> None:
+        await run_async(self._execute(tx, self._create, ()))
+
+    def first_time(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:
+        """True if no committed transaction has handled `msg` yet; `tx` has then noted that it does."""
+        return run(self._note(tx, msg))
+
+    async def first_time_async(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:
+        return await run_async(self._note(tx, msg))
+
+    def _note(self, tx: Any, msg: QueueMessage | MalformedEntry) -> Flow[bool]:
+        result = yield from self._execute(tx, self._insert, (msg.stream, msg.group, msg.id))
+        return result.rowcount == 1  # type: ignore[no-any-return]
+
+    def _execute(self, tx: Any, sql: str, values: tuple[str, ...]) -> Flow[Any]:
+        """Run `sql` the way the library that `tx` is of wants it."""
+        libraries = {cls.__module__.partition(".")[0] for cls in type(tx).__mro__}
+        if "sqlalchemy" in libraries:
+            from sqlalchemy import text
+
+            names = [f"v{index}" for index in range(len(values))]
+            statement = text(sql.format(*(f":{name}" for name in names)))
+            return (yield Call(tx.execute, statement, dict(zip(names, values, strict=True))))
+        if "psycopg" in libraries:
+            return (yield Call(tx.execute, sql.format(*["%s"] * len(values)), values))
+        if "sqlite3" in libraries:
+            return (yield Call(tx.execute, sql.format(*"?" * len(values)), values))
+        raise QueueConfigError(
+            f"tx is a {type(tx).__qualname__}; HandledEntries knows SQLAlchemy sessions and connections, "
+            "psycopg and sqlite3 connections"
+        )

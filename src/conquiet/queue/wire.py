@@ -1,0 +1,75 @@
+"""Commands as bytes, and replies as messages. No input, no output, no state.
+
+Commands are packed here and not by the Redis client, whose packing takes longer than the server needs for the
+work; replies are read as bytes whatever the client's `decode_responses` says, in RESP 2 or 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from conquiet import payload
+from conquiet.errors import PayloadError
+from conquiet.queue.message import MalformedEntry, QueueMessage
+
+__all__ = ["FIELD", "as_mapping", "bulk", "bulk_head", "pack", "parse_entries", "stream_entries"]
+
+FIELD = b"data"
+
+
+def bulk(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def bulk_head(count: int, *parts: bytes | str | int) -> bytes:
+    """The start of a command of `count` parts in all, of which these are the first."""
+    encoded = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
+    return b"*%d\r\n%b" % (count, b"".join(map(bulk, encoded)))
+
+
+def pack(*parts: bytes | str | int) -> bytes:
+    """A whole command."""
+    return bulk_head(len(parts), *parts)
+
+
+def stream_entries(reply: Any) -> Any:
+    """The entries in the reply to XREADGROUP for one stream: a map in RESP 3, a list of pairs in RESP 2."""
+    if not reply:
+        return ()
+    if isinstance(reply, Mapping):
+        return next(iter(reply.values()))
+    return reply[0][1]
+
+
+def as_mapping(reply: Any) -> Mapping[bytes, Any]:
+    """A reply of names and values: a map in RESP 3, a flat list in RESP 2."""
+    if isinstance(reply, Mapping):
+        return reply
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def parse_entries(
+    entries: Iterable[Any], stream: str, group: str
+) -> tuple[list[QueueMessage], list[MalformedEntry]]:
+    """Each entry as a message, or as the reason why it is none: one bad entry costs none of the others."""
+    messages: list[QueueMessage] = []
+    malformed: list[MalformedEntry] = []
+    for raw_id, fields in entries:
+        entry_id = raw_id.decode()
+        if len(fields) == 2 and fields[0] == FIELD:
+            try:
+                messages.append(QueueMessage(entry_id, payload.decode(fields[1]), stream, group))
+                continue
+            except PayloadError as error:
+                reason = f"the field 'data' is {error}"
+        else:
+            reason = f"its fields are {_names(fields)}, not exactly one field 'data'"
+        malformed.append(MalformedEntry(entry_id, stream, group, reason, sum(map(len, fields))))
+    return messages, malformed
+
+
+def _names(fields: list[bytes]) -> str:
+    """Field names for a message: a few, short, and whatever they hold made harmless."""
+    names = [ascii(name[:40].decode(errors="replace")) for name in fields[::2]]
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

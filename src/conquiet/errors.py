@@ -13,6 +13,15 @@ Families are cut by what the caller can do, not by which module noticed:
     ├── IsolationError                       a call cannot run in a child process, or its process died
     │   └── RemoteCallError                  the call itself failed, in its child process
     ├── FlowError                            a flow yielded something that is not an effect: a bug
+    ├── JobError                             anything the leased job store cannot do
+    │   ├── JobConfigError (ValueError)      a setting or an argument was refused: correct it
+    │   ├── DuplicateJobError                a job with that id exists; nothing was enqueued
+    │   ├── StaleLeaseError                  the lease is not current any more; nothing was changed
+    │   ├── IllegalTransitionError           the job's state does not allow that; nothing was changed
+    │   ├── JobNotFoundError (LookupError)   no job has that id
+    │   ├── SchemaVersionError               the database has another schema version: migrate, or upgrade
+    │   └── StoreUnavailableError            the store was not reached, or refused for now: nothing was changed
+    │       └── OutcomeUnknownError          the connection broke before the answer: read the job to find out
     └── QueueError                           anything the Redis Streams queue cannot do; the Redis error is its cause
         ├── QueueConfigError (ValueError)    a setting or an argument was refused before Redis was called: correct it
         │   └── QueuePayloadError (PayloadError)  so was this payload: nothing was sent
@@ -36,12 +45,18 @@ __all__ = [
     "AbandonedThreadsError",
     "CallTimeoutError",
     "ConquietError",
+    "DuplicateJobError",
     "FlowError",
     "GroupLostError",
+    "IllegalTransitionError",
     "IsolationError",
+    "JobConfigError",
+    "JobError",
+    "JobNotFoundError",
     "LeaseLostError",
     "MalformedEntryError",
     "MissingDependencyError",
+    "OutcomeUnknownError",
     "PartialEnqueueError",
     "PayloadError",
     "QueueConfigError",
@@ -49,8 +64,11 @@ __all__ = [
     "QueueError",
     "QueuePayloadError",
     "RemoteCallError",
+    "SchemaVersionError",
     "ServerError",
     "ServerNotFoundError",
+    "StaleLeaseError",
+    "StoreUnavailableError",
     "redact",
 ]
 
@@ -103,6 +121,46 @@ class RemoteCallError(IsolationError):
 
 class FlowError(ConquietError):
     """A flow broke the rules of the effect core."""
+
+
+class JobError(ConquietError):
+    """The leased job store could not do what it was asked."""
+
+
+class JobConfigError(JobError, ValueError):
+    """A refused setting or argument. The store was not called."""
+
+
+class DuplicateJobError(JobError):
+    """Jobs with these `ids` exist already. Nothing was enqueued."""
+
+    def __init__(self, message: str, ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+
+
+class StaleLeaseError(JobError):
+    """The token is not the job's current one, or its lease has expired. Nothing was changed."""
+
+
+class IllegalTransitionError(JobError):
+    """The job is in a state from which that move does not exist. Nothing was changed."""
+
+
+class JobNotFoundError(JobError, LookupError):
+    """There is no job with that id."""
+
+
+class SchemaVersionError(JobError):
+    """The database's schema is older or newer than this release of conquiet expects."""
+
+
+class StoreUnavailableError(JobError):
+    """The store was not reached or refused for now (no connection, locked, full). Nothing was changed."""
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """The connection broke after a change was sent and before the answer came: it may have happened."""
 
 
 class QueueError(ConquietError):

@@ -14,6 +14,7 @@ from conquiet.flow.effects import (
     Sleep,
     join,
     kept,
+    shielded,
 )
 from conquiet.flow.isolation import Fence, ThreadCalls, current_fence
 
@@ -35,4 +36,5 @@ __all__ = [
     "kept",
     "run",
     "run_async",
+    "shielded",
 ]

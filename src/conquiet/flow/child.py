@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from conquiet.errors import redact
@@ -31,7 +32,7 @@ def main() -> None:
     while True:
         request = requests.get()
         try:
-            fn = fn or _load(**json.loads(target))
+            fn = fn or _load_target(**json.loads(target))
             answer = json.dumps({"value": fn(*json.loads(request)["args"])}, allow_nan=False).encode()
         except BaseException as error:  # whatever it was, the parent is told
             answer = json.dumps({"error": _described(error)}).encode()
@@ -45,6 +46,11 @@ def _receive(connection: socket.socket, requests: queue.SimpleQueue[bytes]) -> N
             requests.put(request)
     finally:
         os._exit(0)
+
+
+def _load_target(fn: dict[str, Any], wrap: dict[str, Any] | None) -> Callable[..., Any]:
+    target = _load(**fn)
+    return target if wrap is None else partial(_load(**wrap), target)
 
 
 def _load(module: str, name: str, main_file: str | None) -> Callable[..., Any]:

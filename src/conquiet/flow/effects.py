@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Beside", "Call", "Cancellation", "Cancelled", "Child", "Effect", "Flow", "Signal", "Sleep"]
-__all__ += ["Kept", "join", "kept"]
+__all__ += ["Kept", "join", "kept", "shielded"]
 
 T = TypeVar("T")
 # `Cancelled` is asyncio's own class, so that a flow cannot tell (and need not) who cancelled it on which driver.
@@ -148,7 +148,7 @@ class Cancellation:
 class Child(Generic[T]):
     """A flow that runs beside another: whether it is done, how it ended, and a way to end it."""
 
-    __slots__ = ("_error", "_looked", "_value", "cancellation", "finished", "name")
+    __slots__ = ("_error", "_looked", "_value", "abandoned", "cancellation", "finished", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -157,6 +157,7 @@ class Child(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._looked = False
+        self.abandoned = False
 
     @property
     def done(self) -> bool:
@@ -165,6 +166,10 @@ class Child(Generic[T]):
     def cancel(self) -> None:
         """Ask it to end; `join` it to know that it has."""
         self.cancellation.request()
+
+    def abandon(self) -> None:
+        """Let the parent end without it. The last resort for a thread that cannot be stopped: it runs on."""
+        self.abandoned = True
 
     @property
     def failure(self) -> BaseException | None:
@@ -193,6 +198,23 @@ def join(child: Child[T], *, shield: bool = False) -> Flow[T]:
     """Wait for `child` to end; its result, or its exception."""
     yield Sleep(None, child.finished, shield=shield)
     return child.result()
+
+
+def shielded(flow: Flow[T]) -> Flow[T]:
+    """`flow`, with every effect of it shielded: for cleanup that is a flow itself."""
+    step: Callable[[Any], Effect] = flow.send
+    value: Any = None
+    while True:
+        try:
+            effect = step(value)
+        except StopIteration as stop:
+            ended: T = stop.value
+            return ended
+        effect.shield = True
+        try:
+            value, step = (yield effect), flow.send
+        except BaseException as error:
+            value, step = error, flow.throw
 
 
 class Kept(Generic[T]):

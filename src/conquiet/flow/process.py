@@ -31,10 +31,15 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProcessCalls:
-    """Runs `fn` in child processes: `run(*args)` gives its result, which like the arguments must be JSON."""
+    """Runs `fn` in child processes: `run(*args)` gives its result, which like the arguments must be JSON.
 
-    def __init__(self, fn: Callable[..., Any], *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._target = _importable(fn)
+    With `wrap`, the child calls `wrap(fn, *args)`: to turn the JSON into what `fn` takes, say.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], *, wrap: Callable[..., Any] | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._target = {"fn": _importable(fn), "wrap": None if wrap is None else _importable(wrap)}
         self._name = describe(fn)
         self._clock = clock
         self._lock = threading.Lock()

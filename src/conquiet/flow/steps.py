@@ -77,9 +77,10 @@ def _end(children: list[Child[Any]]) -> Flow[list[Child[Any]]]:
     for child in children:
         if not child.done:
             child.cancel()
-    for child in children:
+    joined = [child for child in children if not child.abandoned]
+    for child in joined:
         yield Sleep(None, child.finished, shield=True)
-    return [child for child in children if child.unseen_failure() is not None]
+    return [child for child in joined if child.unseen_failure() is not None]
 
 
 def unknown_effect(effect: object) -> FlowError:

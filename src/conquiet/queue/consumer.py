@@ -17,7 +17,7 @@ from conquiet.queue.config import QueueConfig
 from conquiet.queue.consuming import Consuming
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
 from conquiet.queue.operations import StreamOperations
-from conquiet.queue.shutdown import stop_on_sigterm
+from conquiet.signals import stop_on_sigterm
 
 __all__ = ["AsyncDbFactory", "AsyncDbTx", "AsyncQueueConsumer", "DbFactory", "DbTx", "QueueConsumer"]
 
@@ -55,7 +55,7 @@ class QueueConsumer:
 
     def __init__(self, redis: Redis, config: QueueConfig) -> None:
         self.config = config
-        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS)
+        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=False)
         self._consuming = Consuming(self._operations, config)
         run(self._operations.create_group())
 
@@ -130,7 +130,7 @@ class AsyncQueueConsumer:
     def __init__(self, redis: AsyncRedis, config: QueueConfig) -> None:
         """Without creating the group: use `create`."""
         self.config = config
-        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS)
+        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=True)
         self._consuming = Consuming(self._operations, config)
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conquiet.errors import MalformedEntryError, QueueConfigError
-from conquiet.flow import Call, Flow, Signal, Sleep
+from conquiet.flow import Call, Flow, Signal, Sleep, shielded
 from conquiet.queue.config import QueueConfig, checked_int
 from conquiet.queue.message import MalformedEntry, QueueMessage
 from conquiet.queue.operations import StreamOperations
@@ -95,4 +95,4 @@ class Consuming:
                 error.add_note(f"the rollback failed too: {rollback_error!r}")
             raise
         # Should this fail, the effect is committed and the message stays pending: it will be delivered again.
-        yield from self._operations.ack(message, shield=True)
+        yield from shielded(self._operations.ack(message))

@@ -26,19 +26,21 @@ _GRACE_SECONDS = 5.0  # how much longer than BLOCK a blocking read may take befo
 class Exchange:
     """Sends packed commands and gives their replies, or a QueueError with Redis's own error as its cause."""
 
-    def __init__(self, redis: Any) -> None:
-        if not hasattr(redis, "connection_pool"):
+    def __init__(self, redis: Any, awaits: bool) -> None:
+        # A client of the other kind would block the event loop, or give coroutines where replies are expected.
+        if not hasattr(redis, "connection_pool") or isinstance(redis, AsyncRedis) is not awaits:
+            needed, made_by = (
+                ("redis.asyncio.Redis", "connect_async") if awaits else ("redis.Redis", "connect")
+            )
             raise QueueConfigError(
-                f"a redis.Redis (or redis.asyncio.Redis) client is needed, not {type(redis).__name__}; "
-                "conquiet.queue.connect(url) makes one"
+                f"a {needed} client is needed here, not {type(redis).__module__}.{type(redis).__qualname__}; "
+                f"conquiet.queue.{made_by}(url) makes one"
             )
         self._pool = redis.connection_pool
-        self._awaits = isinstance(redis, AsyncRedis)
+        self._awaits = awaits
         self._pid = os.getpid()
 
-    def exchange(
-        self, what: str, command: bytes, *, block_ms: int | None = None, shield: bool = False
-    ) -> Flow[Any]:
+    def exchange(self, what: str, command: bytes, *, block_ms: int | None = None) -> Flow[Any]:
         """Send `command` once; its reply. `what` names it in errors."""
         if os.getpid() != self._pid:
             raise QueueError(
@@ -46,10 +48,10 @@ class Exchange:
                 "where using its connection would mix up the replies of both: make a new one after the fork"
             )
         try:
-            connection = yield Call(self._pool.get_connection, shield=shield)
+            connection = yield Call(self._pool.get_connection)
             try:
-                yield Call(connection.send_packed_command, (command,), shield=shield)
-                return (yield self._read(connection, block_ms, shield))
+                yield Call(connection.send_packed_command, (command,))
+                return (yield self._read(connection, block_ms))
             except ResponseError:
                 raise  # a reply like any other: the connection is in order
             except BaseException:
@@ -61,16 +63,16 @@ class Exchange:
         except (RedisError, OSError) as error:
             raise _translated(what, error) from error
 
-    def _read(self, connection: Any, block_ms: int | None, shield: bool) -> Call:
+    def _read(self, connection: Any, block_ms: int | None) -> Call:
         read = partial(connection.read_response, disable_decoding=True)
         if block_ms is None:
-            return Call(read, shield=shield)  # under the client's own socket_timeout
+            return Call(read)  # under the client's own socket_timeout
         seconds = min(block_ms / 1000, 1e6) + _GRACE_SECONDS
         if self._awaits:
             # redis-py's own limit would answer None here, as if the stream were empty, and leave the real reply
             # on its way. Ours cancels the read, and the connection is closed.
-            return Call(partial(read, timeout=math.inf), timeout=seconds, shield=shield)
-        return Call(partial(read, timeout=seconds), shield=shield)
+            return Call(partial(read, timeout=math.inf), timeout=seconds)
+        return Call(partial(read, timeout=seconds))
 
 
 def _translated(what: str, error: Exception) -> QueueError:

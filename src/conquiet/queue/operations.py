@@ -50,12 +50,14 @@ _ACK_IF_OWNER: Final = (
 class StreamOperations:
     """The operations on one stream by one consumer of one group."""
 
-    def __init__(self, redis: Any, config: QueueConfig, limits: json_rule.PayloadLimits) -> None:
+    def __init__(
+        self, redis: Any, config: QueueConfig, limits: json_rule.PayloadLimits, *, awaits: bool
+    ) -> None:
         if not isinstance(config, QueueConfig):
             raise QueueConfigError(f"config must be a QueueConfig, not {type(config).__name__}")
         self.config = config
         self._limits = limits
-        self._exchange = Exchange(redis).exchange
+        self._exchange = Exchange(redis, awaits).exchange
         self._stream = config.stream_key.encode()
         self._group = config.consumer_group.encode()
         self._consumer = config.consumer_name.encode()
@@ -121,21 +123,19 @@ class StreamOperations:
             self._reads[block_ms, count] = command
         return command
 
-    def ack_many(
-        self, messages: Sequence[Delivered], *, what: str = "ack_many", shield: bool = False
-    ) -> Flow[int]:
+    def ack_many(self, messages: Sequence[Delivered], *, what: str = "ack_many") -> Flow[int]:
         """XACK for all of them at once; how many were pending until now."""
         ids = [self._own_id(message) for message in messages]
         acked = 0
         for start in range(0, len(ids), _CHUNK_ROWS):
             chunk = ids[start : start + _CHUNK_ROWS]
             command = pack("XACK", self._stream, self._group, *chunk)
-            acked += yield from self._exchange(self._what(what, *chunk[:1]), command, shield=shield)
+            acked += yield from self._exchange(self._what(what, *chunk[:1]), command)
         self._metrics.acked(len(ids))
         return acked
 
-    def ack(self, message: Delivered, *, shield: bool = False) -> Flow[None]:
-        yield from self.ack_many((message,), what="ack", shield=shield)
+    def ack(self, message: Delivered) -> Flow[None]:
+        yield from self.ack_many((message,), what="ack")
 
     def ack_if_owner(self, message: Delivered) -> Flow[None]:
         entry_id = self._own_id(message)

@@ -24,7 +24,7 @@ class RedisStreamsQueue:
 
     def __init__(self, redis: Redis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS) -> None:
         self.config = config
-        self._operations = StreamOperations(redis, config, limits)
+        self._operations = StreamOperations(redis, config, limits, awaits=False)
         run(self._operations.create_group())
 
     def enqueue(self, payload: Payload) -> str:
@@ -74,7 +74,7 @@ class AsyncRedisStreamsQueue:
     ) -> None:
         """Without creating the group: use `create`."""
         self.config = config
-        self._operations = StreamOperations(redis, config, limits)
+        self._operations = StreamOperations(redis, config, limits, awaits=True)
 
     @classmethod
     async def create(

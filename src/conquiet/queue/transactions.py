@@ -52,6 +52,10 @@ class SqliteTransactions:
     """A sqlite3 connection, in a transaction per message that takes the write lock at its start."""
 
     def __init__(self, connection: Any) -> None:
+        # Python 3.12 and newer: with autocommit=True `commit` does nothing, and the ack would come before it; with
+        # False a transaction is open at all times, and BEGIN is refused. -1 is what connections are made with.
+        if getattr(connection, "autocommit", -1) != -1:
+            raise QueueConfigError("the sqlite3 connection has autocommit set: connect without autocommit=…")
         self._connection = connection
 
     def begin(self) -> Any:

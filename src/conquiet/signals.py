@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 __all__ = ["stop_on_sigterm"]
 
-_log = logging.getLogger("conquiet.queue")
+_log = logging.getLogger("conquiet")
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
     """
     if threading.current_thread() is not threading.main_thread():
         _log.warning(
-            "this consumer does not run in the main thread, so SIGTERM will not stop it: "
+            "this loop does not run in the main thread, so SIGTERM will not stop it: "
             "install a handler in the main thread that calls its stop()"
         )
         yield

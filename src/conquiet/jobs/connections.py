@@ -1,0 +1,16 @@
+"""The caller's own database connection, out of whatever holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["driver_connection"]
+
+
+def driver_connection(connection: Any) -> Any:
+    """The psycopg or sqlite3 connection behind a SQLAlchemy Session or Connection, or itself."""
+    if not any(cls.__module__.startswith("sqlalchemy.") for cls in type(connection).__mro__):
+        return connection
+    if not hasattr(connection, "exec_driver_sql"):  # a Session: its Connection, with its transaction begun
+        connection = connection.connection()
+    return connection.connection.driver_connection

@@ -1,0 +1,158 @@
+"""What a job is, as people see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from conquiet.errors import JobConfigError
+
+__all__ = [
+    "Attempt",
+    "Job",
+    "JobState",
+    "Lease",
+    "Nack",
+    "NewJob",
+    "QueueStats",
+    "RetrySchedule",
+    "SettleResult",
+    "StoreCapabilities",
+]
+
+
+class JobState(StrEnum):
+    """The four states. A job is always in exactly one."""
+
+    READY = "Ready"
+    IN_FLIGHT = "InFlight"
+    FAILED = "Failed"
+    SUCCEEDED = "Succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Temporary, exclusive ownership. `token` is new at every claim, `version` one higher; both fence writes."""
+
+    token: str
+    version: int
+    expires_at: datetime
+    ttl: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One delivery to a worker, and how it ended. `number` is its lease's version."""
+
+    number: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    outcome: str  # "succeeded", "failed", "released", "lease expired"
+    category: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it was when it was read."""
+
+    id: str
+    queue: str
+    payload: dict[str, Any]
+    priority: int
+    state: JobState
+    retries: int
+    max_retries: int
+    retry_at: datetime | None
+    enqueued_at: datetime
+    lease: Lease | None = None
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    correlation_id: str | None = None
+    lease_expiries: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be enqueued, where a payload alone does not say enough."""
+
+    payload: Mapping[str, Any]
+    id: str | None = None
+    priority: int = 5
+    delay: float = 0.0
+    max_retries: int | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A job whose handler failed, for `nack_many`."""
+
+    job: Job
+    error: BaseException | str | None = None
+    retryable: bool = True
+    category: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleResult:
+    """What became of one job of a batch: `error` is the exception that the single call would have raised."""
+
+    job_id: str
+    ok: bool
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Jobs of one queue by state. `delayed` are Ready but not due; `expired` are InFlight with a lapsed lease."""
+
+    queue: str
+    ready: int = 0
+    delayed: int = 0
+    in_flight: int = 0
+    expired: int = 0
+    failed: int = 0
+    succeeded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySchedule:
+    """When a failed job runs again: after uniform(0, min(base * 2 ** retries, max)), at most `max_retries` times."""
+
+    max_retries: int = 3
+    base_seconds: float = 0.5
+    max_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if type(self.max_retries) is not int or not 0 <= self.max_retries < 2**31:
+            raise JobConfigError(
+                f"RetrySchedule.max_retries must be an int of at least 0, not {self.max_retries!r}"
+            )
+        for name in ("base_seconds", "max_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise JobConfigError(
+                    f"RetrySchedule.{name} must be a number of seconds, at least 0, not {value!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """In what stores differ, declared: nothing else may."""
+
+    name: str
+    durable: bool  # survives the process
+    own_clock: bool  # decides leases by the server's time, not by an injected clock
+    joins_transactions: bool  # takes `connection=`
+    shared: bool = field(default=True)  # several processes may use it at once

@@ -1,0 +1,250 @@
+"""What a job store does, as flows: the one logic behind every store, synchronous or not."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conquiet import payload as json_rule
+from conquiet.backoff import full_jitter
+from conquiet.clock import utc
+from conquiet.errors import IllegalTransitionError, JobConfigError, JobNotFoundError, StaleLeaseError
+from conquiet.flow import Flow
+from conquiet.jobs.backend import Backend, Claim, NewRow, Settlement
+from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds, error_text
+from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
+from conquiet.jobs.rows import job_of
+
+__all__ = ["JobOperations"]
+
+
+class JobOperations:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        retry: RetrySchedule,
+        random: Callable[[], float],
+        max_lease_expiries: int,
+        limits: json_rule.PayloadLimits,
+    ) -> None:
+        self.backend = backend
+        self._retry = retry
+        self._random = random
+        self._max_lease_expiries = checked_int("max_lease_expiries", max_lease_expiries, 1)
+        self._limits = limits
+
+    def awaiting(self) -> JobOperations:
+        """The same for asyncio."""
+        twin = copy.copy(self)
+        twin.backend = self.backend.awaiting()
+        return twin
+
+    def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
+        row = self._new_row(new)
+        at = yield from self.backend.insert(checked_name("queue", queue), [row], False, connection)
+        enqueued_at = at[row.id]
+        return Job(
+            id=row.id,
+            queue=queue,
+            payload=json_rule.decode(row.payload),
+            priority=row.priority,
+            state=JobState.READY,
+            retries=0,
+            max_retries=row.max_retries,
+            retry_at=utc(enqueued_at + row.delay) if row.delay else None,
+            enqueued_at=utc(enqueued_at),
+            correlation_id=row.correlation_id,
+        )
+
+    def enqueue_many(
+        self, queue: str, items: Iterable[Mapping[str, Any] | NewJob], on_duplicate: str, connection: Any
+    ) -> Flow[list[str]]:
+        if on_duplicate not in ("error", "skip"):
+            raise JobConfigError(f"on_duplicate must be 'error' or 'skip', not {on_duplicate!r}")
+        rows = [self._new_row(item if isinstance(item, NewJob) else NewJob(item)) for item in items]
+        checked_name("queue", queue)
+        if not rows:
+            return []
+        added = yield from self.backend.insert(queue, rows, on_duplicate == "skip", connection)
+        return [row.id for row in rows if row.id in added]
+
+    def _new_row(self, new: NewJob) -> NewRow:
+        return NewRow(
+            id=str(uuid.uuid4()) if new.id is None else checked_name("id", new.id),
+            payload=json_rule.encode(new.payload, self._limits).decode(),  # type: ignore[arg-type]
+            priority=checked_int("priority", new.priority, -(2**31)),
+            delay=checked_seconds("delay", new.delay),
+            max_retries=(
+                self._retry.max_retries
+                if new.max_retries is None
+                else checked_int("max_retries", new.max_retries, 0)
+            ),
+            correlation_id=(
+                None if new.correlation_id is None else checked_name("correlation_id", new.correlation_id)
+            ),
+        )
+
+    def claim(
+        self, queues: str | Sequence[str], limit: int, lease_ttl: float, worker: str
+    ) -> Flow[list[Job]]:
+        claim = Claim(
+            checked_queues(queues),
+            checked_int("limit", limit, 1, 100_000),
+            checked_seconds("lease_ttl", lease_ttl, above_zero=True),
+            checked_name("worker", worker),
+            self._max_lease_expiries,
+        )
+        rows, more = yield from self.backend.claim(claim)
+        while more and len(rows) < limit:
+            # Jobs that had lost their last lease were failed in passing, and took places of this claim.
+            further, more = yield from self.backend.claim(claim._replace(limit=limit - len(rows)))
+            rows += further
+        return [job_of(row) for row in rows]
+
+    def ack(self, job: Job, connection: Any) -> Flow[None]:
+        yield from self._settle_one("ack", job, _ack(job), connection)
+
+    def nack(self, nack: Nack) -> Flow[None]:
+        yield from self._settle_one("nack", nack.job, self._nack(nack), None)
+
+    def release(self, job: Job) -> Flow[None]:
+        yield from self._settle_one("release", job, _release(job), None)
+
+    def ack_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
+        return (yield from self._settle("ack", [(job, _ack(job)) for job in jobs]))
+
+    def nack_many(self, nacks: Iterable[Nack | Job]) -> Flow[list[SettleResult]]:
+        items = [item if isinstance(item, Nack) else Nack(item) for item in nacks]
+        return (yield from self._settle("nack", [(item.job, self._nack(item)) for item in items]))
+
+    def release_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
+        return (yield from self._settle("release", [(job, _release(job)) for job in jobs]))
+
+    def heartbeat(self, job: Job) -> Flow[Job]:
+        token = _token("heartbeat", job)
+        expiries = yield from self.backend.heartbeat([(job.id, token)])
+        if token not in expiries:
+            raise _stale("heartbeat", job)
+        assert job.lease is not None
+        return replace(job, lease=replace(job.lease, expires_at=utc(expiries[token])))
+
+    def heartbeat_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
+        held = [(job, _token("heartbeat", job)) for job in jobs]
+        current = yield from self.backend.heartbeat([(job.id, token) for job, token in held])
+        return [_result("heartbeat", job, token in current) for job, token in held]
+
+    def get(self, job_id: str) -> Flow[Job | None]:
+        row = yield from self.backend.get(checked_name("id", job_id))
+        return None if row is None else job_of(row)
+
+    def is_settled(self, job: Job, outcome: str) -> Flow[bool]:
+        """Whether this very lease was ended like this: how an unknown outcome is resolved."""
+        found = yield from self.get(job.id)
+        version = job.lease.version if job.lease else 0
+        return found is not None and any((a.number, a.outcome) == (version, outcome) for a in found.attempts)
+
+    def list_jobs(
+        self, state: JobState | None, queue: str | None, limit: int, offset: int
+    ) -> Flow[list[Job]]:
+        checked_int("limit", limit, 1)
+        checked_int("offset", offset, 0)
+        known = None if state is None else JobState(state)
+        rows = yield from self.backend.select(known, queue, limit, offset)
+        return [job_of(row) for row in rows]
+
+    def stats(self, queue: str | None) -> Flow[dict[str, QueueStats]]:
+        return {stats.queue: stats for stats in (yield from self.backend.stats(queue))}
+
+    def retry(self, job_id: str) -> Flow[Job]:
+        if not (yield from self.backend.retry(checked_name("id", job_id))):
+            yield from self._refuse_move("retried", "Failed", job_id)
+        job = yield from self.get(job_id)
+        if job is None:
+            raise JobNotFoundError(f"job {job_id!r} was retried, and removed by somebody else right after")
+        return job
+
+    def discard(self, job_id: str) -> Flow[None]:
+        if not (yield from self.backend.discard(checked_name("id", job_id))):
+            yield from self._refuse_move("discarded", "Ready or Failed", job_id)
+
+    def prune(self, older_than: float) -> Flow[int]:
+        return (yield from self.backend.prune(checked_seconds("older_than", older_than)))
+
+    def _refuse_move(self, done: str, states: str, job_id: str) -> Flow[None]:
+        job = yield from self.get(job_id)
+        if job is None:
+            raise JobNotFoundError(f"there is no job {job_id!r}")
+        raise IllegalTransitionError(
+            f"job {job_id!r} is {job.state.value}: only a job that is {states} can be {done}. Nothing was changed"
+        )
+
+    def _nack(self, nack: Nack) -> Settlement:
+        job, error = nack.job, nack.error
+        retry = nack.retryable and job.retries < job.max_retries
+        kind = type(error).__qualname__ if isinstance(error, BaseException) else None
+        return Settlement(
+            job_id=job.id,
+            token=_token("nack", job),
+            state=JobState.READY if retry else JobState.FAILED,
+            outcome="failed",
+            retry=retry,
+            delay=(
+                full_jitter(self._retry.base_seconds, job.retries, self._retry.max_seconds, self._random)
+                if retry
+                else None
+            ),
+            error=None if error is None else error_text(str(error)),
+            error_type=None if kind is None else error_text(kind),
+            category=nack.category,
+        )
+
+    def _settle_one(self, what: str, job: Job, settlement: Settlement, connection: Any) -> Flow[None]:
+        if settlement.token not in (yield from self.backend.settle([settlement], connection)):
+            raise _stale(what, job)
+
+    def _settle(self, what: str, items: Sequence[tuple[Job, Settlement]]) -> Flow[list[SettleResult]]:
+        """Item by item what the single call would do; the second of two for one lease finds it gone."""
+        if not items:
+            return []
+        first = {settlement.token: settlement for _, settlement in reversed(items)}
+        current = yield from self.backend.settle(list(first.values()), None)
+        results = []
+        for job, settlement in items:
+            results.append(_result(what, job, settlement.token in current))
+            current.discard(settlement.token)
+        return results
+
+
+def _ack(job: Job) -> Settlement:
+    return Settlement(job.id, _token("ack", job), JobState.SUCCEEDED, "succeeded")
+
+
+def _release(job: Job) -> Settlement:
+    return Settlement(job.id, _token("release", job), JobState.READY, "released")
+
+
+def _token(what: str, job: Job) -> str:
+    if not isinstance(job, Job):
+        raise JobConfigError(f"{what} takes a Job, not {type(job).__name__}")
+    if job.lease is None:
+        raise StaleLeaseError(
+            f"{what} of job {job.id!r}: this Job was not claimed (it is {job.state.value}): only what claim() "
+            "returned can be settled"
+        )
+    return job.lease.token
+
+
+def _result(what: str, job: Job, ok: bool) -> SettleResult:
+    return SettleResult(job.id, ok, None if ok else _stale(what, job))
+
+
+def _stale(what: str, job: Job) -> StaleLeaseError:
+    version = job.lease.version if job.lease else 0
+    return StaleLeaseError(
+        f"{what} of job {job.id!r}: its lease (version {version}) has expired, was taken over or is settled. Nothing "
+        "was changed; the job may be running elsewhere, so this result must be dropped"
+    )

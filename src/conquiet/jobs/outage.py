@@ -1,0 +1,40 @@
+"""A store that does not answer: said once when it begins and once when it ends, with growing pauses in between."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from conquiet.backoff import full_jitter
+from conquiet.clock import Clock
+from conquiet.errors import StoreUnavailableError
+from conquiet.flow import Flow, Signal, Sleep
+
+__all__ = ["Outage"]
+
+_log = logging.getLogger("conquiet.jobs")
+
+
+class Outage:
+    """Shared by all parts of a worker, so that one outage is one line in the log."""
+
+    def __init__(self, clock: Clock, random: Callable[[], float]) -> None:
+        self._clock = clock
+        self._random = random
+        self._since: float | None = None
+        self.total = 0
+
+    def pause(self, error: StoreUnavailableError, attempt: int, *wake: Signal) -> Flow[None]:
+        """Note the failure, and wait a little longer than the last time: between 0.05 s and 5 s."""
+        if self._since is None:
+            self._since = self._clock.monotonic()
+            self.total += 1
+            _log.warning("the job store does not answer; the worker goes on trying: %s", error)
+        yield Sleep(0.05 + full_jitter(0.1, attempt, 5.0, self._random), *wake)
+
+    def over(self) -> None:
+        """Something worked."""
+        if self._since is not None:
+            seconds = self._clock.monotonic() - self._since
+            self._since = None
+            _log.warning("the job store answers again, after %.1f s", seconds)

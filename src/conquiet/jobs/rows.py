@@ -1,0 +1,56 @@
+"""Rows as back ends store them, and jobs as people see them."""
+
+from __future__ import annotations
+
+import json
+
+from conquiet import payload
+from conquiet.clock import utc
+from conquiet.jobs.backend import JobRow, Settlement
+from conquiet.jobs.model import Attempt, Job, JobState, Lease
+
+__all__ = ["attempt_json", "job_of"]
+
+_STATES = {state.value: state for state in JobState}
+
+
+def job_of(row: JobRow) -> Job:
+    lease = None
+    if row.state == JobState.IN_FLIGHT and row.lease_token is not None:
+        assert row.lease_expires_at is not None
+        lease = Lease(
+            row.lease_token,
+            row.lease_version,
+            utc(row.lease_expires_at),
+            row.lease_ttl or 0.0,
+            row.lease_worker or "",
+        )
+    return Job(
+        row.id,
+        row.queue,
+        payload.decode(row.payload),
+        row.priority,
+        _STATES[row.state],
+        row.retries,
+        row.max_retries,
+        None if row.retry_at is None else utc(row.retry_at),
+        utc(row.enqueued_at),
+        lease,
+        row.error,
+        () if row.attempts == "[]" else tuple(_attempt(item) for item in json.loads(row.attempts)),
+        row.correlation_id,
+        row.lease_expiries,
+    )
+
+
+def _attempt(item: list[object]) -> Attempt:
+    number, worker, started, ended, outcome, category, error_type, error = item
+    return Attempt(number, worker, utc(started), utc(ended), outcome, category, error_type, error)  # type: ignore[arg-type]
+
+
+def attempt_json(number: int, worker: str, started: float, ended: float, end: Settlement) -> str:
+    """One attempt as an element of the stored array."""
+    return json.dumps(
+        [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
+        ensure_ascii=False,
+    )

@@ -1,0 +1,44 @@
+"""Which schema a database has, and the steps from one version to another: the same rule for every back end."""
+
+from __future__ import annotations
+
+from conquiet.errors import JobConfigError, SchemaVersionError
+from conquiet.jobs.queries import Migration
+
+__all__ = ["check_version", "steps"]
+
+
+def check_version(found: int | None, newest: int, where: str, migrate: str) -> bool:
+    """Whether the schema has to be created now; any version but the newest is refused, and said.
+
+    `found` is None for a database without our schema.
+    """
+    if migrate not in ("auto", "never"):
+        raise JobConfigError(f"migrate must be 'auto' or 'never', not {migrate!r}")
+    if found == newest:
+        return False
+    if found is None:
+        if migrate == "auto":
+            return True
+        raise SchemaVersionError(
+            f"{where} has no job tables: call migrate() on the store, or open it with migrate='auto'"
+        )
+    if found < newest:
+        raise SchemaVersionError(
+            f"{where} has schema version {found}, this release needs {newest}: stop the workers and call migrate()"
+        )
+    raise SchemaVersionError(
+        f"{where} has schema version {found}, newer than the {newest} of this release: upgrade conquiet"
+    )
+
+
+def steps(migrations: list[Migration], found: int, target: int | None) -> list[tuple[str, str, int]]:
+    """(name, SQL, version after it) for each step from `found` to `target` (None: the newest), up or down."""
+    newest = migrations[-1].version
+    target = newest if target is None else target
+    if not 0 <= target <= newest:
+        raise JobConfigError(f"there is no schema version {target}; this release knows 0 (none) to {newest}")
+    if target >= found:
+        return [(step.name, step.up, step.version) for step in migrations if found < step.version <= target]
+    down = [step for step in reversed(migrations) if target < step.version <= found]
+    return [(f"{step.name} (down)", step.down, step.version - 1) for step in down]

@@ -1,0 +1,171 @@
+-- Statements of the PostgreSQL store. Each is one statement and one transaction; time is clock_timestamp(), because
+-- now() stands still inside a caller's transaction.
+
+-- name: insert
+-- Adds Ready jobs, all or (on a conflict that is not skipped) none, and wakes the workers that listen, once.
+WITH added AS (
+    INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+        correlation_id)
+    SELECT id, %(queue)s, payload, priority, 'Ready', max_retries, delay > 0,
+        CASE WHEN delay > 0 THEN clock.now + delay * interval '1 second' END, clock.now, correlation_id
+    FROM (SELECT clock_timestamp() AS now) AS clock,
+        unnest(%(ids)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(delays)s::float8[],
+            %(max_retries)s::int[], %(correlation_ids)s::text[])
+            WITH ORDINALITY AS new (id, payload, priority, delay, max_retries, correlation_id, place)
+    ORDER BY place
+    {on_conflict}
+    RETURNING id, enqueued_at
+), woken AS (SELECT pg_notify('conquiet_jobs', %(queue)s))
+SELECT added.id, extract(epoch FROM added.enqueued_at)::float8 FROM added, woken;
+
+-- name: existing
+SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
+
+-- name: claim
+-- Leases the next claimable jobs: Ready and due, or with a lapsed lease, best priority first, then oldest. Rows that
+-- another claim holds are skipped. Each part has a partial index of its own, so that neither finished nor delayed
+-- jobs are ever looked at.
+WITH ready AS (
+    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT id, priority, seq FROM conquiet_jobs
+        WHERE state = 'Ready' AND NOT waiting AND queue = name
+        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
+), due AS (
+    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT id, priority, seq FROM conquiet_jobs
+        WHERE state = 'Ready' AND waiting AND queue = name AND retry_at <= clock_timestamp()
+        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
+), expired AS (
+    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT id, priority, seq FROM conquiet_jobs
+        WHERE state = 'InFlight' AND queue = name AND lease_expires_at <= clock_timestamp()
+        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
+), chosen AS (
+    SELECT id FROM (TABLE ready UNION ALL TABLE due UNION ALL TABLE expired) AS job
+    ORDER BY priority, seq LIMIT %(limit)s
+)
+UPDATE conquiet_jobs AS job SET
+    attempts = CASE WHEN state = 'InFlight' THEN attempts || jsonb_build_array(jsonb_build_array(lease_version,
+        lease_worker, extract(epoch FROM lease_started_at)::float8, extract(epoch FROM lease_expires_at)::float8,
+        'lease expired', NULL,
+        CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
+        CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN format(%(expired_error)s, lease_expiries + 1) END))
+        ELSE attempts END,
+    error = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s
+        THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
+    finished_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s THEN clock.now END,
+    lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s
+        THEN NULL ELSE gen_random_uuid() END,
+    lease_version = lease_version
+        + (state = 'Ready' OR lease_expiries + 1 < %(max_lease_expiries)s)::int,
+    lease_expires_at = clock.now + %(ttl)s * interval '1 second',
+    lease_ttl = %(ttl)s,
+    lease_worker = %(worker)s,
+    lease_started_at = clock.now,
+    lease_expiries = lease_expiries + (state = 'InFlight')::int,
+    state = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END
+FROM chosen, (SELECT clock_timestamp() AS now) AS clock
+WHERE job.id = chosen.id
+RETURNING job.seq, job.waiting, {columns};
+
+-- name: promote
+-- Delayed jobs whose time has come join the others, so that claims need not sort them apart.
+UPDATE conquiet_jobs SET waiting = false
+WHERE id IN (SELECT id FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
+    AND retry_at <= clock_timestamp() LIMIT 10000 FOR UPDATE SKIP LOCKED);
+
+-- name: ack
+-- Succeeded, only where the token is the current one and has not expired.
+UPDATE conquiet_jobs AS job SET
+    state = 'Succeeded',
+    finished_at = clock.now,
+    attempts = job.attempts || jsonb_build_array(jsonb_build_array(job.lease_version, job.lease_worker,
+        extract(epoch FROM job.lease_started_at)::float8, extract(epoch FROM clock.now)::float8,
+        'succeeded', NULL, NULL, NULL)),
+    lease_token = NULL,
+    lease_expires_at = NULL
+FROM unnest(%(ids)s::text[], %(tokens)s::uuid[]) AS done (id, token), (SELECT clock_timestamp() AS now) AS clock
+WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
+    AND job.lease_expires_at > clock_timestamp()
+RETURNING done.token::text;
+
+-- name: settle
+-- Ends leases in any way, only where the token is the current one and has not expired.
+UPDATE conquiet_jobs AS job SET
+    state = done.state,
+    retries = job.retries + done.retry,
+    waiting = done.delay IS NOT NULL,
+    retry_at = clock.now + done.delay * interval '1 second',
+    finished_at = CASE WHEN done.state IN ('Succeeded', 'Failed') THEN clock.now END,
+    error = CASE WHEN done.error IS NOT NULL OR done.outcome = 'failed' THEN done.error ELSE job.error END,
+    attempts = job.attempts || jsonb_build_array(jsonb_build_array(job.lease_version, job.lease_worker,
+        extract(epoch FROM job.lease_started_at)::float8, extract(epoch FROM clock.now)::float8,
+        done.outcome, done.category, done.error_type, done.error)),
+    lease_token = NULL,
+    lease_expires_at = NULL
+FROM unnest(%(ids)s::text[], %(tokens)s::uuid[], %(states)s::text[], %(outcomes)s::text[], %(retries)s::int[],
+        %(delays)s::float8[], %(errors)s::text[], %(error_types)s::text[], %(categories)s::text[])
+        AS done (id, token, state, outcome, retry, delay, error, error_type, category),
+    (SELECT clock_timestamp() AS now) AS clock
+WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
+    AND job.lease_expires_at > clock_timestamp()
+RETURNING done.token::text;
+
+-- name: heartbeat
+-- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a
+-- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
+WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::uuid[])),
+free AS (
+    SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
+    WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR UPDATE OF job SKIP LOCKED
+), extended AS (
+    UPDATE conquiet_jobs AS job
+    SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
+    FROM free WHERE job.id = free.id RETURNING job.lease_token, job.lease_expires_at
+)
+SELECT lease_token::text, extract(epoch FROM lease_expires_at)::float8 FROM extended
+UNION ALL
+SELECT job.lease_token::text, extract(epoch FROM job.lease_expires_at)::float8
+FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
+WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp();
+
+-- name: get
+SELECT {columns} FROM conquiet_jobs AS job WHERE id = %(id)s;
+
+-- name: select
+SELECT {columns} FROM conquiet_jobs AS job
+WHERE (%(state)s::text IS NULL OR state = %(state)s) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+ORDER BY seq LIMIT %(limit)s OFFSET %(offset)s;
+
+-- name: stats
+SELECT queue,
+    count(*) FILTER (WHERE state = 'Ready' AND (retry_at IS NULL OR retry_at <= clock_timestamp())),
+    count(*) FILTER (WHERE state = 'Ready' AND retry_at > clock_timestamp()),
+    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at > clock_timestamp()),
+    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at <= clock_timestamp()),
+    count(*) FILTER (WHERE state = 'Failed'), count(*) FILTER (WHERE state = 'Succeeded')
+FROM conquiet_jobs WHERE %(queue)s::text IS NULL OR queue = %(queue)s GROUP BY queue ORDER BY queue;
+
+-- name: retry
+-- A person gives a Failed job all its retries back.
+WITH done AS (
+    UPDATE conquiet_jobs SET state = 'Ready', retries = 0, waiting = false, retry_at = NULL, lease_expiries = 0,
+        finished_at = NULL
+    WHERE id = %(id)s AND state = 'Failed' RETURNING queue
+)
+SELECT pg_notify('conquiet_jobs', queue) FROM done;
+
+-- name: discard
+DELETE FROM conquiet_jobs WHERE id = %(id)s AND state IN ('Ready', 'Failed');
+
+-- name: prune
+DELETE FROM conquiet_jobs
+WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(older_than)s * interval '1 second';
+
+-- name: next_due
+-- Seconds until the next delayed job or lapsing lease of these queues comes due.
+SELECT extract(epoch FROM min(at) - clock_timestamp())::float8 FROM (
+    SELECT min(retry_at) AS at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
+    UNION ALL
+    SELECT min(lease_expires_at) FROM conquiet_jobs WHERE state = 'InFlight' AND queue = ANY(%(queues)s)
+) AS due;

@@ -1,0 +1,335 @@
+"""Job stores: `open_store(dsn)` and its asyncio twin."""
+
+from __future__ import annotations
+
+import os
+import random as random_module
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import JobConfigError, MissingDependencyError, redact
+from conquiet.flow import Signal, run, run_async
+from conquiet.jobs.backend import Backend
+from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.model import (
+    Job,
+    JobState,
+    Nack,
+    NewJob,
+    QueueStats,
+    RetrySchedule,
+    SettleResult,
+    StoreCapabilities,
+)
+from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.sqlite import SqliteBackend
+from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
+
+__all__ = ["AsyncJobStore", "JobStore", "open_async_store", "open_store"]
+
+_DEFAULT_RETRY = RetrySchedule()
+
+
+def open_store(
+    dsn: str,
+    *,
+    retry: RetrySchedule = _DEFAULT_RETRY,
+    clock: Clock | None = None,
+    random: Callable[[], float] | None = None,
+    max_lease_expiries: int = 20,
+    limits: PayloadLimits = DEFAULT_LIMITS,
+    migrate: str = "auto",
+) -> JobStore:
+    """The store at `dsn`: `sqlite:///file.db`, `postgresql://…`, or `memory://` (ephemeral, for tests).
+
+    `migrate="auto"` gives an empty database the schema; one with another version is refused until `migrate()`.
+    `clock` is for the stores that have none of their own (memory, SQLite); `random` feeds the retries' jitter.
+    """
+    backend = _backend(dsn, clock, awaits=False)
+    return JobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits), migrate)
+
+
+async def open_async_store(
+    dsn: str,
+    *,
+    retry: RetrySchedule = _DEFAULT_RETRY,
+    clock: Clock | None = None,
+    random: Callable[[], float] | None = None,
+    max_lease_expiries: int = 20,
+    limits: PayloadLimits = DEFAULT_LIMITS,
+    migrate: str = "auto",
+) -> AsyncJobStore:
+    """`open_store` for asyncio."""
+    backend = _backend(dsn, clock, awaits=True)
+    store = AsyncJobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits))
+    await run_async(backend.open(migrate))
+    return store
+
+
+def _operations(
+    backend: Backend,
+    retry: RetrySchedule,
+    random: Callable[[], float] | None,
+    max_lease_expiries: int,
+    limits: PayloadLimits,
+) -> JobOperations:
+    return JobOperations(
+        backend,
+        retry=retry,
+        random=random or random_module.random,
+        max_lease_expiries=max_lease_expiries,
+        limits=limits,
+    )
+
+
+def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
+    scheme, found, rest = dsn.partition("://")
+    if scheme == "memory" and not rest:
+        return MemoryBackend(clock or SYSTEM_CLOCK)
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        path, _, options = rest[1:].partition("?")
+        synchronous = {"": "FULL", "synchronous=FULL": "FULL", "synchronous=NORMAL": "NORMAL"}.get(options)
+        if synchronous and path != ":memory:":
+            return SqliteBackend(unquote(path), clock or SYSTEM_CLOCK, synchronous=synchronous, awaits=awaits)
+    if scheme in ("postgresql", "postgres") and found:
+        if clock is not None:
+            raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
+        try:
+            from conquiet.jobs.postgres import PostgresBackend
+        except ImportError as error:
+            raise MissingDependencyError(
+                'psycopg is not installed: pip install "conquiet[postgres]"'
+            ) from error
+        return PostgresBackend(dsn, awaits=awaits)
+    raise JobConfigError(
+        f"{redact(dsn)!r} names no job store: use sqlite:///jobs.db (or sqlite:////absolute/path.db), "
+        "postgresql://user:password@host/database, or memory:// for tests (nothing survives the process)"
+    )
+
+
+def default_worker() -> str:
+    """A worker's name where none is given: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class JobStore:
+    """Leased jobs. Every settle is fenced by the lease token in the same statement. Thread-safe."""
+
+    def __init__(self, dsn: str, operations: JobOperations, migrate: str) -> None:
+        """Use `open_store`."""
+        self.dsn = dsn
+        self.operations = operations
+        run(operations.backend.open(migrate))
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self.operations.backend.capabilities
+
+    def enqueue(
+        self,
+        queue: str,
+        payload: Mapping[str, Any],
+        *,
+        id: str | None = None,
+        priority: int = 5,
+        delay: float = 0.0,
+        max_retries: int | None = None,
+        correlation_id: str | None = None,
+        connection: Any = None,
+    ) -> Job:
+        """Add a job. With `connection` inside the caller's transaction: it is there if that commits."""
+        new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
+        return run(self.operations.enqueue(queue, new, connection))
+
+    def enqueue_many(
+        self,
+        queue: str,
+        items: Iterable[Mapping[str, Any] | NewJob],
+        *,
+        on_duplicate: str = "error",
+        connection: Any = None,
+    ) -> list[str]:
+        """Add many in one step; the ids added. With "error", an id that exists means that nothing is added."""
+        return run(self.operations.enqueue_many(queue, items, on_duplicate, connection))
+
+    def claim(
+        self, queues: str | Sequence[str], limit: int = 1, lease_ttl: float = 5.0, worker: str | None = None
+    ) -> list[Job]:
+        """Lease up to `limit` jobs, the best priority first, then the oldest."""
+        return run(self.operations.claim(queues, limit, lease_ttl, worker or default_worker()))
+
+    def ack(self, job: Job, *, connection: Any = None) -> None:
+        """Succeeded. With `connection` together with the caller's transaction, or not at all."""
+        run(self.operations.ack(job, connection))
+
+    def ack_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        return run(self.operations.ack_many(jobs))
+
+    def nack(self, job: Job, error: BaseException | str | None = None, *, retryable: bool = True) -> None:
+        """Failed: Ready again after a jittered delay, or Failed if no retries are left (or it is not retryable)."""
+        run(self.operations.nack(Nack(job, error, retryable)))
+
+    def nack_many(self, nacks: Iterable[Nack | Job]) -> list[SettleResult]:
+        return run(self.operations.nack_many(nacks))
+
+    def heartbeat(self, job: Job) -> Job:
+        """Extend the lease to the store's now + its ttl; the job with the new lease."""
+        return run(self.operations.heartbeat(job))
+
+    def heartbeat_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        return run(self.operations.heartbeat_many(jobs))
+
+    def release(self, job: Job) -> None:
+        """Give a leased job back at once, with no retry consumed."""
+        run(self.operations.release(job))
+
+    def get(self, job_id: str) -> Job | None:
+        return run(self.operations.get(job_id))
+
+    def list(
+        self, *, state: JobState | None = None, queue: str | None = None, limit: int = 100, offset: int = 0
+    ) -> list[Job]:
+        """Jobs in the order they were enqueued."""
+        return run(self.operations.list_jobs(state, queue, limit, offset))
+
+    def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
+        return run(self.operations.stats(queue))
+
+    def retry(self, job_id: str) -> Job:
+        """A person's decision: a Failed job is Ready again, with all its retries."""
+        return run(self.operations.retry(job_id))
+
+    def discard(self, job_id: str) -> None:
+        """A person's decision: a Ready or Failed job is removed."""
+        run(self.operations.discard(job_id))
+
+    def prune(self, older_than: float) -> int:
+        """Remove jobs that finished more than `older_than` seconds ago; how many. Their ids can be used again."""
+        return run(self.operations.prune(older_than))
+
+    @contextmanager
+    def listen(self, *queues: str) -> Iterator[Callable[[float], None]]:
+        """Gives `wait(seconds)`, which returns as soon as there may be work, or when the time is up."""
+        never = Signal()
+        run(self.operations.backend.wait_for_work(queues, 0.0, never))  # from here on nothing is missed
+        yield lambda seconds: run(self.operations.backend.wait_for_work(queues, seconds, never))
+
+    def migrate(self, target: int | None = None) -> Sequence[str]:
+        """Bring the schema to a version (None: the newest), up or down; the steps taken."""
+        return run(self.operations.backend.migrate(target))
+
+    def close(self) -> None:
+        run(self.operations.backend.close())
+
+    def __enter__(self) -> JobStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncJobStore:
+    """`JobStore` on asyncio: the same operations, awaited. Made by `await open_async_store(…)`."""
+
+    def __init__(self, dsn: str, operations: JobOperations) -> None:
+        """Use `open_async_store`."""
+        self.dsn = dsn
+        self.operations = operations
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self.operations.backend.capabilities
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: Mapping[str, Any],
+        *,
+        id: str | None = None,
+        priority: int = 5,
+        delay: float = 0.0,
+        max_retries: int | None = None,
+        correlation_id: str | None = None,
+        connection: Any = None,
+    ) -> Job:
+        new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
+        return await run_async(self.operations.enqueue(queue, new, connection))
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        items: Iterable[Mapping[str, Any] | NewJob],
+        *,
+        on_duplicate: str = "error",
+        connection: Any = None,
+    ) -> list[str]:
+        return await run_async(self.operations.enqueue_many(queue, items, on_duplicate, connection))
+
+    async def claim(
+        self, queues: str | Sequence[str], limit: int = 1, lease_ttl: float = 5.0, worker: str | None = None
+    ) -> list[Job]:
+        return await run_async(self.operations.claim(queues, limit, lease_ttl, worker or default_worker()))
+
+    async def ack(self, job: Job, *, connection: Any = None) -> None:
+        await run_async(self.operations.ack(job, connection))
+
+    async def ack_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        return await run_async(self.operations.ack_many(jobs))
+
+    async def nack(
+        self, job: Job, error: BaseException | str | None = None, *, retryable: bool = True
+    ) -> None:
+        await run_async(self.operations.nack(Nack(job, error, retryable)))
+
+    async def nack_many(self, nacks: Iterable[Nack | Job]) -> list[SettleResult]:
+        return await run_async(self.operations.nack_many(nacks))
+
+    async def heartbeat(self, job: Job) -> Job:
+        return await run_async(self.operations.heartbeat(job))
+
+    async def heartbeat_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        return await run_async(self.operations.heartbeat_many(jobs))
+
+    async def release(self, job: Job) -> None:
+        await run_async(self.operations.release(job))
+
+    async def get(self, job_id: str) -> Job | None:
+        return await run_async(self.operations.get(job_id))
+
+    async def list(
+        self, *, state: JobState | None = None, queue: str | None = None, limit: int = 100, offset: int = 0
+    ) -> list[Job]:
+        return await run_async(self.operations.list_jobs(state, queue, limit, offset))
+
+    async def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
+        return await run_async(self.operations.stats(queue))
+
+    async def retry(self, job_id: str) -> Job:
+        return await run_async(self.operations.retry(job_id))
+
+    async def discard(self, job_id: str) -> None:
+        await run_async(self.operations.discard(job_id))
+
+    async def prune(self, older_than: float) -> int:
+        return await run_async(self.operations.prune(older_than))
+
+    async def migrate(self, target: int | None = None) -> Sequence[str]:
+        return await run_async(self.operations.backend.migrate(target))
+
+    async def close(self) -> None:
+        await run_async(self.operations.backend.close())
+
+    async def __aenter__(self) -> AsyncJobStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

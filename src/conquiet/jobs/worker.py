@@ -1,0 +1,128 @@
+"""The job worker: claims, runs, keeps alive and settles jobs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK
+from conquiet.errors import JobConfigError
+from conquiet.flow import run, run_async
+from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds
+from conquiet.jobs.execution import Executor, JobContext
+from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
+from conquiet.jobs.working import WorkerCounts, WorkerSettings, Working
+from conquiet.signals import stop_on_sigterm
+
+__all__ = ["JobWorker"]
+
+ISOLATIONS = ("thread", "process", "async")
+
+
+class JobWorker:
+    """Runs handlers for the jobs of some queues.
+
+    A handler takes the job, and if it wants a `JobContext` as its second argument. What it raises fails the job,
+    which then runs again as its retries allow. `isolation` decides where it runs and what can stop it:
+    "thread" (nothing can: past `execution_timeout` it is abandoned), "process" (killed), "async" (cancelled).
+    """
+
+    def __init__(
+        self,
+        store: JobStore | AsyncJobStore,
+        handler: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        *,
+        queues: str | Sequence[str] | None = None,
+        concurrency: int = 8,
+        lease_ttl: float = 5.0,
+        execution_timeout: float | None = None,
+        isolation: str = "thread",
+        prefetch: int | None = None,
+        shutdown_timeout: float = 30.0,
+        worker: str | None = None,
+    ) -> None:
+        if isolation not in ISOLATIONS:
+            raise JobConfigError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
+        if queues is None:
+            if not isinstance(handler, Mapping):
+                raise JobConfigError("queues= must be named, or handlers given as {queue: handler}")
+            queues = tuple(handler)
+        if isinstance(store, AsyncJobStore) and isolation != "async":
+            raise JobConfigError(
+                f"isolation {isolation!r} needs a store made by open_store, not an AsyncJobStore"
+            )
+        self._store = store
+        self._handlers = handler
+        self._isolation = isolation
+        self._timeout = (
+            None
+            if execution_timeout is None
+            else checked_seconds("execution_timeout", execution_timeout, above_zero=True)
+        )
+        self._settings = WorkerSettings(
+            queues=checked_queues(queues),
+            name=checked_name("worker", worker or default_worker()),
+            concurrency=checked_int("concurrency", concurrency, 1, 10_000),
+            lease_ttl=checked_seconds("lease_ttl", lease_ttl, above_zero=True),
+            prefetch=None if prefetch is None else checked_int("prefetch", prefetch, 0, 100_000),
+            shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout),
+        )
+        for one in handler.values() if isinstance(handler, Mapping) else (handler,):
+            if isolation != "async" and inspect.iscoroutinefunction(one):
+                raise JobConfigError(f"{one.__qualname__} is a coroutine function: use isolation='async'")
+        self._working: Working | None = None
+        self._stops = 0
+        self.counts = WorkerCounts()
+
+    def run(self) -> WorkerCounts:
+        """Work until `stop()` or SIGTERM; what became of the jobs."""
+        return self._run(until_idle=False, wait_for_delayed=False)
+
+    def run_until_idle(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
+        """Work until nothing is claimable and nothing is in flight here; delayed jobs count only if told so."""
+        return self._run(until_idle=True, wait_for_delayed=wait_for_delayed)
+
+    async def run_async(self, *, until_idle: bool = False, wait_for_delayed: bool = False) -> WorkerCounts:
+        """`run` inside an event loop (isolation "async")."""
+        if self._isolation != "async":
+            raise JobConfigError(f"run_async needs isolation='async', not {self._isolation!r}")
+        operations = self._store.operations
+        if isinstance(self._store, AsyncJobStore):
+            with stop_on_sigterm(self.stop):
+                return await run_async(self._start(operations).run(until_idle, wait_for_delayed))
+        twin = operations.awaiting()
+        await run_async(twin.backend.open("never"))
+        try:
+            with stop_on_sigterm(self.stop):
+                return await run_async(self._start(twin).run(until_idle, wait_for_delayed))
+        finally:
+            if twin.backend is not operations.backend:
+                await run_async(twin.backend.close())
+
+    def stop(self) -> None:
+        """Drain: claim nothing more, give back what has not begun, finish the rest. A second call ends at once."""
+        self._stops += 1
+        if self._working is not None:
+            self._working.stop()
+
+    def running(self) -> list[JobContext]:
+        """The jobs that run now, with their progress."""
+        return [] if self._working is None else self._working.running()
+
+    def _run(self, until_idle: bool, wait_for_delayed: bool) -> WorkerCounts:
+        if self._isolation == "async":
+            return asyncio.run(self.run_async(until_idle=until_idle, wait_for_delayed=wait_for_delayed))
+        with stop_on_sigterm(self.stop):
+            return run(self._start(self._store.operations).run(until_idle, wait_for_delayed))
+
+    def _start(self, operations: JobOperations) -> Working:
+        executor = Executor(self._handlers, operations, self._isolation, self._timeout)
+        self._working = Working(operations, executor, self._settings, SYSTEM_CLOCK, random.random)
+        self.counts = self._working.counts
+        for _ in range(self._stops):  # stopped before it began
+            self._working.stop()
+        return self._working

@@ -8,7 +8,14 @@ import pytest
 
 from conquiet.embedded import RedisServer
 from conquiet.errors import QueueConnectionError
-from conquiet.queue import AsyncRedisStreamsQueue, QueueConfig, RedisStreamsQueue, connect, connect_async, exchange
+from conquiet.queue import (
+    AsyncRedisStreamsQueue,
+    QueueConfig,
+    RedisStreamsQueue,
+    connect,
+    connect_async,
+    exchange,
+)
 
 CONFIG = QueueConfig("stream", "group", "consumer")
 

@@ -42,9 +42,11 @@ class JobRow(NamedTuple):
     lease_expires_at: float | None
     lease_ttl: float | None
     lease_worker: str | None
+    lease_started_at: float | None
     lease_expiries: int
     error: str | None
-    attempts: str  # JSON array, see `rows.py`
+    finished_at: float | None
+    attempts: str  # JSON array, see `rows.py`; without the last attempt of a job that Succeeded
 
 
 class Claim(NamedTuple):

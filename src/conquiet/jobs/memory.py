@@ -23,13 +23,11 @@ READY, IN_FLIGHT, FAILED, SUCCEEDED = (state.value for state in JobState)
 class _Entry:
     """A job in memory. `row` is replaced at each move, never changed."""
 
-    __slots__ = ("finished_at", "row", "seq", "started_at")
+    __slots__ = ("row", "seq")
 
     def __init__(self, seq: int, row: JobRow) -> None:
         self.seq = seq
         self.row = row
-        self.started_at = 0.0
-        self.finished_at = 0.0
 
 
 class MemoryBackend:
@@ -190,7 +188,7 @@ class MemoryBackend:
             old = [
                 job_id
                 for job_id, entry in self._jobs.items()
-                if entry.row.state in (SUCCEEDED, FAILED) and entry.finished_at <= limit
+                if entry.row.state in (SUCCEEDED, FAILED) and (entry.row.finished_at or 0.0) <= limit
             ]
             for job_id in old:
                 del self._jobs[job_id]
@@ -255,8 +253,7 @@ class MemoryBackend:
         else:
             ended = Settlement(row.id, "", JobState.READY, "lease expired")
         self._end(entry, ended, row.lease_expires_at or now)
-        entry.row = entry.row._replace(lease_expiries=times)
-        entry.finished_at = now
+        entry.row = entry.row._replace(lease_expiries=times, finished_at=now)
         return entry.row.state == FAILED
 
     def _lease(self, entry: _Entry, claim: Claim, now: float) -> JobRow:
@@ -267,8 +264,8 @@ class MemoryBackend:
             lease_expires_at=now + claim.ttl,
             lease_ttl=claim.ttl,
             lease_worker=claim.worker,
+            lease_started_at=now,
         )
-        entry.started_at = now
         heapq.heappush(self._later, (now + claim.ttl, row.id))
         return row
 
@@ -281,8 +278,12 @@ class MemoryBackend:
 
     def _end(self, entry: _Entry, end: Settlement, now: float) -> None:
         row = entry.row
-        attempt = attempt_json(row.lease_version, row.lease_worker or "", entry.started_at, now, end)
-        history = f"[{attempt}]" if row.attempts == "[]" else f"{row.attempts[:-1]},{attempt}]"
+        history = row.attempts
+        if end.state is not JobState.SUCCEEDED:
+            attempt = attempt_json(
+                row.lease_version, row.lease_worker or "", row.lease_started_at or 0.0, now, end
+            )
+            history = f"[{attempt}]" if history == "[]" else f"{history[:-1]},{attempt}]"
         entry.row = row._replace(
             state=end.state.value,
             retries=row.retries + end.retry,
@@ -290,9 +291,9 @@ class MemoryBackend:
             lease_token=None,
             lease_expires_at=None,
             error=end.error if end.error is not None or end.outcome == "failed" else row.error,
+            finished_at=None if end.state is JobState.READY else now,
             attempts=history,
         )
-        entry.finished_at = now
         if end.state is JobState.READY:
             self._offer(row.id, now)
 
@@ -314,8 +315,10 @@ def _new(queue: str, row: NewRow, now: float) -> JobRow:
         lease_expires_at=None,
         lease_ttl=None,
         lease_worker=None,
+        lease_started_at=None,
         lease_expiries=0,
         error=None,
+        finished_at=None,
         attempts="[]",
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import secrets
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -74,7 +76,7 @@ class JobOperations:
 
     def _new_row(self, new: NewJob) -> NewRow:
         return NewRow(
-            id=str(uuid.uuid4()) if new.id is None else checked_name("id", new.id),
+            id=_new_id() if new.id is None else checked_name("id", new.id),
             payload=json_rule.encode(new.payload, self._limits).decode(),  # type: ignore[arg-type]
             priority=checked_int("priority", new.priority, -(2**31)),
             delay=checked_seconds("delay", new.delay),
@@ -217,6 +219,13 @@ class JobOperations:
             results.append(_result(what, job, settlement.token in current))
             current.discard(settlement.token)
         return results
+
+
+def _new_id() -> str:
+    """A UUID that begins with the time (version 7): ids that grow keep a database's index of them compact."""
+    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    number = number & ~(0xF << 76) | 0x7 << 76
+    return str(uuid.UUID(int=number & ~(0x3 << 62) | 0x2 << 62))
 
 
 def _ack(job: Job) -> Settlement:

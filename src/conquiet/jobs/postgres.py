@@ -28,9 +28,9 @@ from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
 
 __all__ = ["PostgresBackend"]
 
-_TIMES = ("retry_at", "enqueued_at", "lease_expires_at")
+_TIMES = ("retry_at", "enqueued_at", "lease_expires_at", "lease_started_at", "finished_at")
 _CASTS = {"lease_token": "lease_token::text", "attempts": "attempts::text"}
-_CASTS |= {name: f"extract(epoch FROM job.{name})::float8" for name in _TIMES}
+_CASTS |= {name: f"date_part('epoch', job.{name})" for name in _TIMES}
 _COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 _SQL = load("postgres", columns=_COLUMNS)
 _INSERT = {

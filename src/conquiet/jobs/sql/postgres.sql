@@ -16,7 +16,7 @@ WITH added AS (
     {on_conflict}
     RETURNING id, enqueued_at
 ), woken AS (SELECT pg_notify('conquiet_jobs', %(queue)s))
-SELECT added.id, extract(epoch FROM added.enqueued_at)::float8 FROM added, woken;
+SELECT added.id, date_part('epoch', added.enqueued_at) FROM added, woken;
 
 -- name: existing
 SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
@@ -24,7 +24,7 @@ SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
 -- name: claim
 -- Leases the next claimable jobs: Ready and due, or with a lapsed lease, best priority first, then oldest. Rows that
 -- another claim holds are skipped. Each part has a partial index of its own, so that neither finished nor delayed
--- jobs are ever looked at.
+-- jobs are ever looked at; (SELECT clock_timestamp()), because an index cannot be searched for a volatile value.
 WITH ready AS (
     SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT id, priority, seq FROM conquiet_jobs
@@ -33,12 +33,12 @@ WITH ready AS (
 ), due AS (
     SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT id, priority, seq FROM conquiet_jobs
-        WHERE state = 'Ready' AND waiting AND queue = name AND retry_at <= clock_timestamp()
+        WHERE state = 'Ready' AND waiting AND queue = name AND retry_at <= (SELECT clock_timestamp())
         ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
 ), expired AS (
     SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT id, priority, seq FROM conquiet_jobs
-        WHERE state = 'InFlight' AND queue = name AND lease_expires_at <= clock_timestamp()
+        WHERE state = 'InFlight' AND queue = name AND lease_expires_at <= (SELECT clock_timestamp())
         ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
 ), chosen AS (
     SELECT id FROM (TABLE ready UNION ALL TABLE due UNION ALL TABLE expired) AS job
@@ -46,7 +46,7 @@ WITH ready AS (
 )
 UPDATE conquiet_jobs AS job SET
     attempts = CASE WHEN state = 'InFlight' THEN attempts || jsonb_build_array(jsonb_build_array(lease_version,
-        lease_worker, extract(epoch FROM lease_started_at)::float8, extract(epoch FROM lease_expires_at)::float8,
+        lease_worker, date_part('epoch', lease_started_at), date_part('epoch', lease_expires_at),
         'lease expired', NULL,
         CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
         CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN format(%(expired_error)s, lease_expiries + 1) END))
@@ -72,19 +72,14 @@ RETURNING job.seq, job.waiting, {columns};
 -- Delayed jobs whose time has come join the others, so that claims need not sort them apart.
 UPDATE conquiet_jobs SET waiting = false
 WHERE id IN (SELECT id FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
-    AND retry_at <= clock_timestamp() LIMIT 10000 FOR UPDATE SKIP LOCKED);
+    AND retry_at <= (SELECT clock_timestamp()) LIMIT 10000 FOR UPDATE SKIP LOCKED);
 
 -- name: ack
--- Succeeded, only where the token is the current one and has not expired.
-UPDATE conquiet_jobs AS job SET
-    state = 'Succeeded',
-    finished_at = clock.now,
-    attempts = job.attempts || jsonb_build_array(jsonb_build_array(job.lease_version, job.lease_worker,
-        extract(epoch FROM job.lease_started_at)::float8, extract(epoch FROM clock.now)::float8,
-        'succeeded', NULL, NULL, NULL)),
-    lease_token = NULL,
+-- Succeeded, only where the token is the current one and has not expired. The last attempt is not written into the
+-- history: worker, start and end stand in the row already.
+UPDATE conquiet_jobs AS job SET state = 'Succeeded', finished_at = clock_timestamp(), lease_token = NULL,
     lease_expires_at = NULL
-FROM unnest(%(ids)s::text[], %(tokens)s::uuid[]) AS done (id, token), (SELECT clock_timestamp() AS now) AS clock
+FROM unnest(%(ids)s::text[], %(tokens)s::uuid[]) AS done (id, token)
 WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
     AND job.lease_expires_at > clock_timestamp()
 RETURNING done.token::text;
@@ -99,7 +94,7 @@ UPDATE conquiet_jobs AS job SET
     finished_at = CASE WHEN done.state IN ('Succeeded', 'Failed') THEN clock.now END,
     error = CASE WHEN done.error IS NOT NULL OR done.outcome = 'failed' THEN done.error ELSE job.error END,
     attempts = job.attempts || jsonb_build_array(jsonb_build_array(job.lease_version, job.lease_worker,
-        extract(epoch FROM job.lease_started_at)::float8, extract(epoch FROM clock.now)::float8,
+        date_part('epoch', job.lease_started_at), date_part('epoch', clock.now),
         done.outcome, done.category, done.error_type, done.error)),
     lease_token = NULL,
     lease_expires_at = NULL
@@ -123,9 +118,9 @@ free AS (
     SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
     FROM free WHERE job.id = free.id RETURNING job.lease_token, job.lease_expires_at
 )
-SELECT lease_token::text, extract(epoch FROM lease_expires_at)::float8 FROM extended
+SELECT lease_token::text, date_part('epoch', lease_expires_at) FROM extended
 UNION ALL
-SELECT job.lease_token::text, extract(epoch FROM job.lease_expires_at)::float8
+SELECT job.lease_token::text, date_part('epoch', job.lease_expires_at)
 FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
 WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp();
 
@@ -164,7 +159,7 @@ WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(
 
 -- name: next_due
 -- Seconds until the next delayed job or lapsing lease of these queues comes due.
-SELECT extract(epoch FROM min(at) - clock_timestamp())::float8 FROM (
+SELECT date_part('epoch', min(at) - clock_timestamp()) FROM (
     SELECT min(retry_at) AS at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
     UNION ALL
     SELECT min(lease_expires_at) FROM conquiet_jobs WHERE state = 'InFlight' AND queue = ANY(%(queues)s)

@@ -57,8 +57,8 @@ UPDATE conquiet_jobs SET
     retry_at = :now + :delay,
     finished_at = CASE WHEN :state IN ('Succeeded', 'Failed') THEN :now END,
     error = CASE WHEN :error IS NOT NULL OR :outcome = 'failed' THEN :error ELSE error END,
-    attempts = json_insert(attempts, '$[#]', json_array(lease_version, lease_worker, lease_started_at, :now,
-        :outcome, :category, :error_type, :error)),
+    attempts = CASE WHEN :state = 'Succeeded' THEN attempts ELSE json_insert(attempts, '$[#]', json_array(
+        lease_version, lease_worker, lease_started_at, :now, :outcome, :category, :error_type, :error)) END,
     lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);

@@ -1,0 +1,53 @@
+# Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
+#   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
+.DEFAULT_GOAL := help
+.PHONY: help run test conformance campaign lint bench lock clean core spark peers
+
+VENV := .venv/bin/python
+BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen) --again "make $(MAKECMDGOALS)"
+COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
+	--python-version 3.11 $(if $(UPGRADE),--upgrade)
+
+# Recipes `exec` their last command, so that a signal to make reaches it and not a shell in between.
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
+
+run: core ## the main job: start private servers, check them end to end, say what was found
+	@exec $(VENV) -m conquiet.cli.check
+
+test: spark ## the whole test suite; long campaigns at a twentieth of their size
+	@exec $(VENV) -m pytest $(ARGS)
+
+conformance: spark ## the whole suite, then every clause with its tests and its verdict
+	@exec $(VENV) -m pytest --conformance $(ARGS)
+
+campaign: spark ## the long campaigns only, at full size, without a time limit per test
+	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)
+
+lint: core ## format, lint, types, import contracts
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
+
+bench: core peers ## every benchmark, against raw loops and peers (ARGS=--json for one flat object)
+	@exec $(VENV) -m bench $(ARGS)
+
+lock: core ## compile the locks again after a change of dependencies (UPGRADE=1 takes newer versions)
+	$(COMPILE) --extra dev pyproject.toml -o requirements/core.txt
+	$(COMPILE) --extra spark --extra java pyproject.toml -c requirements/core.txt -o requirements/spark.txt
+	echo uv | $(COMPILE) - -c requirements/core.txt -o requirements/uv.txt
+	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+
+clean: ## remove what was built here, the virtual environments too
+	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+core:
+	$(BOOTSTRAP) core
+
+spark:
+	$(BOOTSTRAP) core spark
+
+peers:
+	$(BOOTSTRAP) bench

@@ -1,0 +1,58 @@
+"""Run every benchmark that is there: `python -m bench [rooms] [--json]`.
+
+The tables go to standard error and, with --json, one flat object to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.harness import Bench
+
+PARTS = {"__init__", "__main__", "harness", "peers", "raw"}  # every other file here is a benchmark
+
+
+def rooms() -> list[str]:
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in PARTS)
+
+
+def load(room: str) -> Bench:
+    bench = importlib.import_module(f"bench.{room}").BENCH
+    assert isinstance(bench, Bench)
+    return bench
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run the benchmarks.")
+    parser.add_argument(
+        "rooms", nargs="*", metavar="room", help=f"of {', '.join(rooms())}; all if none is named"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one flat object; bench/README.md lists its keys"
+    )
+    parser.add_argument(
+        "--repetitions", type=int, default=7, help="rounds that count, after one to warm up (7)"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of work (1.0)")
+    options = parser.parse_args(argv)
+    if unknown := set(options.rooms) - set(rooms()):
+        parser.error(f"no benchmark for {', '.join(sorted(unknown))}; there are: {', '.join(rooms())}")
+    if options.repetitions < 1:
+        parser.error("--repetitions must be at least 1")
+    console = Console(stderr=True)
+    results: dict[str, float] = {}
+    for room in options.rooms or rooms():
+        results |= load(room).run(console, options.repetitions, options.scale)
+    if options.json:
+        json.dump(results, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,32 @@
+"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does."""
+
+import json
+import os
+import sys
+import time
+from importlib.metadata import version
+
+# This file has the name of the package it measures: its own folder must not be searched.
+sys.path.pop(0)
+
+from huey import SqliteHuey
+
+count = int(sys.argv[1])
+huey = SqliteHuey(filename=os.environ["BENCH_TARGET"], results=False)
+done = 0
+
+
+@huey.task()
+def nothing(number: int) -> None:
+    global done
+    done += 1
+
+
+for number in range(count):
+    nothing(number)
+begin = time.perf_counter()
+while (task := huey.dequeue()) is not None:
+    huey.execute(task)
+seconds = time.perf_counter() - begin
+assert done == count, f"{done} of {count} jobs ran"
+print(json.dumps({"peer": "huey", "version": version("huey"), "jobs": count, "seconds": seconds}))

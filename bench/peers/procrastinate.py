@@ -1,0 +1,40 @@
+"""procrastinate on PostgreSQL: enqueue, then one worker drains, a job at a time (its default; more is no faster), and ends."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+
+# This file has the name of the package it measures: its own folder must not be searched.
+sys.path.pop(0)
+
+import procrastinate
+
+logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it dislikes an App in the main module
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["BENCH_TARGET"]))
+done = 0
+
+
+@app.task(name="nothing")
+async def nothing(number: int) -> None:
+    global done
+    done += 1
+
+
+async def main(count: int) -> float:
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        await nothing.batch_defer_async(*({"number": number} for number in range(count)))
+        begin = time.perf_counter()
+        await app.run_worker_async(wait=False, concurrency=1, install_signal_handlers=False)
+        seconds = time.perf_counter() - begin
+    assert done == count, f"{done} of {count} jobs ran"
+    return seconds
+
+
+count = int(sys.argv[1])
+seconds = asyncio.run(main(count))
+version = procrastinate.__version__
+print(json.dumps({"peer": "procrastinate", "version": version, "jobs": count, "seconds": seconds}))

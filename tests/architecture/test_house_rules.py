@@ -1,0 +1,157 @@
+"""Rules about the text of the project itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILT = {".git", ".venv", ".venv-bench", "build", "dist", "out", "__pycache__", ".hypothesis"}
+BUILT |= {".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache"}
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+# Written in pieces, so that this file does not match itself.
+REGISTRIES = re.compile(
+    r"pypi\."
+    + "org|python"
+    + r"hosted\.|registry\."
+    + r"npmjs|deb\."
+    + r"debian|repo1?\."
+    + r"maven|docker\."
+    + "io"
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.*<])/(work|root|home/[a-z][\w-]*|Users/\w+)" + "/")
+PASSWORDS = re.compile(
+    r"(?i)\b\w*(password|passwd|secret_key|api_?key|access_?token)\w*['\"]?\s*[=:]\s*['\"](?P<value>[^'\"\s{}$<>*%]{4,})['\"]"
+    r"|[a-z+]+://[^\s/:@'\"{}<>]*:(?P<url_value>[^\s/@'\"{}<>*]+)@"
+)
+ABOUT_PASSWORDS = {"tests/unit/test_errors.py"}  # whose subject is text with passwords in it
+INVENTED = ("secret", "s3cret", "hunter2", "wrong", "password", "pass", "pw")  # plainly nobody's
+
+
+def project_files() -> list[Path]:
+    """What git tracks or would track; outside a checkout, every file that no tool built."""
+    try:
+        command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listing = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        names = [ROOT / name for name in listing.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        names = [path for path in ROOT.rglob("*") if not BUILT.intersection(path.relative_to(ROOT).parts)]
+    return sorted(path for path in names if path.is_file())
+
+
+def lines(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
+    for path in project_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            for match in pattern.finditer(line):
+                yield f"{path.relative_to(ROOT)}:{number}: {match[0]}", match
+
+
+def test_the_rules_see_the_project() -> None:
+    names = {str(path.relative_to(ROOT)) for path in project_files()}
+    assert {"pyproject.toml", "src/conquiet/__init__.py", "requirements/core.txt"} <= names
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert [where for where, _ in lines(REGISTRIES)] == []
+
+
+def test_no_file_holds_a_path_of_somebodys_machine() -> None:
+    assert [where for where, _ in lines(MACHINE_PATHS)] == []
+
+
+def test_no_file_holds_a_password() -> None:
+    found = [
+        where
+        for where, match in lines(PASSWORDS)
+        if not (match["value"] or match["url_value"]).startswith(INVENTED)
+        and where.split(":")[0] not in ABOUT_PASSWORDS
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (REGISTRIES, "--index-url https://pypi." + "org/simple"),
+        (REGISTRIES, "https://files.python" + "hosted.org/packages"),
+        (MACHINE_PATHS, 'open("/home/' + 'anna/notes")'),
+        (MACHINE_PATHS, "cd /root" + "/project"),
+        (PASSWORDS, "db_password" + ' = "correct-horse"'),
+        (PASSWORDS, "postgresql://" + "app:correct-horse@db/prod"),
+    ],
+)
+def test_the_patterns_find_what_they_look_for(pattern: re.Pattern[str], text: str) -> None:
+    assert pattern.search(text)
+
+
+def test_source_files_stay_small() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: size for name, size in sizes.items() if size >= 400} == {}
+
+
+def test_no_module_is_a_catch_all() -> None:
+    allowed = {"src/conquiet/task/mixins/utils.py"}  # the document it implements names it
+    names = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if path.stem in {"utils", "helpers", "common", "manager"}
+    }
+    assert names - allowed == set()
+
+
+def test_no_code_is_made_from_data() -> None:
+    """Nothing that is stored or received is ever executed: no pickle, no eval, no exec."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name.split(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [(node.module or "").split(".")[0]]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = [f"{node.func.id}()"]
+            bad = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "eval()", "exec()"}.intersection(
+                names
+            )
+            found += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in sorted(bad)]
+    assert found == []
+
+
+def test_importing_the_package_imports_no_client() -> None:
+    heavy = "redis psycopg pyspark pyarrow pandas numpy sqlalchemy starlette prometheus_client opentelemetry typer"
+    code = f"import sys, conquiet; print(*sorted(set({heavy.split()!r}) & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+def test_the_installer_is_pinned_alike_in_both_locks() -> None:
+    """`make` installs uv from its own lock first; another version in the core lock would replace it mid-run."""
+    pins = [
+        re.findall(r"^uv==\S+", (ROOT / "requirements" / lock).read_text(), re.MULTILINE)
+        for lock in ("uv.txt", "core.txt")
+    ]
+    assert pins[0]
+    assert pins[0] == pins[1]
+
+
+@pytest.mark.parametrize("lock", ["core.txt", "spark.txt", "uv.txt", "bench.txt"])
+def test_every_requirement_in_a_lock_has_a_hash(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    blocks = re.split(r"^(?=[a-zA-Z])", text, flags=re.MULTILINE)[1:]
+    assert blocks
+    assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    """A test that cannot run is a fault to fix. (The ledger's own tests are about such tests.)"""
+    pattern = re.compile(r"pytest\.(skip|importorskip|xfail)\(|mark\.(skip|skipif|xfail)\b")
+    tests = set((ROOT / "tests").rglob("*.py")) - {Path(__file__), ROOT / "tests/unit/test_ledger.py"}
+    assert [str(path.relative_to(ROOT)) for path in sorted(tests) if pattern.search(path.read_text())] == []

@@ -1,0 +1,133 @@
+"""The import contracts of the rooms: they hold, and they bite."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Copy:
+    """A copy of the package in which imports can be forbidden things."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+
+    def write(self, module: str, text: str) -> None:
+        """Append to a module, or begin one, with the packages around it."""
+        path = self.folder / "src" / Path(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in path.relative_to(self.folder / "src").parents[:-1]:
+            (self.folder / "src" / folder / "__init__.py").touch()
+        with path.open("a") as file:
+            file.write("\n" + text + "\n")
+
+    def lint_imports(self) -> subprocess.CompletedProcess[str]:
+        # The copy's src comes first on the path, before the checkout that is installed.
+        code = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", code, "--no-logo", "--no-cache"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={"PATH": "", "COLUMNS": "200"},
+        )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Iterator[Copy]:
+    return Copy(tmp_path)
+
+
+def test_the_package_keeps_the_contracts(copy: Copy) -> None:
+    result = copy.lint_imports()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Contracts: 1 kept, 0 broken." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "statement", "complaint"),
+    [
+        ("conquiet.flow.effects", "import conquiet.payload", "conquiet.flow.effects -> conquiet.payload"),
+        ("conquiet.flow.effects", "import msgspec", "conquiet.flow.effects -> msgspec"),
+        ("conquiet.clock", "import conquiet.flow", "conquiet.clock -> conquiet.flow"),
+        ("conquiet.errors", "import redis", "conquiet.errors -> redis"),
+        # Inside a function too, and in rooms that may not be there yet.
+        (
+            "conquiet.queue.new",
+            "def f():\n    import conquiet.jobs.new",
+            "conquiet.queue.new -> conquiet.jobs.new",
+        ),
+        ("conquiet.queue.new", "import psycopg", "conquiet.queue.new -> psycopg"),
+        ("conquiet.jobs.new", "import psycopg", "conquiet.jobs.new -> psycopg"),
+        ("conquiet.jobs.new", "import conquiet.local.new", "conquiet.jobs.new -> conquiet.local.new"),
+        ("conquiet.task.new", "import conquiet.queue.new", "conquiet.task.new -> conquiet.queue.new"),
+        ("conquiet.reconcile.new", "import pyspark", "conquiet.reconcile.new -> pyspark"),
+        (
+            "conquiet.reconcile.new",
+            "import conquiet.pipeline.new",
+            "conquiet.reconcile.new -> conquiet.pipeline.new",
+        ),
+        ("conquiet.queue.new", "import conquiet.testing", "conquiet.queue.new -> conquiet.testing"),
+        ("conquiet.jobs.new", "import conquiet.cli.new", "conquiet.jobs.new -> conquiet.cli.new"),
+        ("conquiet", "import redis", "conquiet -> redis"),
+        ("conquiet.attic.new", "import os", "conquiet.attic is not a room: it has no row in the table"),
+    ],
+)
+def test_a_forbidden_import_breaks_them(copy: Copy, module: str, statement: str, complaint: str) -> None:
+    imported = statement.split()[-1]
+    if imported.endswith(".new"):
+        copy.write(imported, "")
+    if module == "conquiet":
+        module = "conquiet.__init__"
+    copy.write(module, statement)
+    result = copy.lint_imports()
+    assert result.returncode == 1
+    assert complaint in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "statement"),
+    [
+        ("conquiet.jobs.postgres", "import psycopg, conquiet.payload, conquiet.flow"),
+        ("conquiet.queue.new", "import redis, conquiet.clock"),
+        ("conquiet.pipeline.new", "import pyspark, redis, conquiet.queue.new"),
+        ("conquiet.cli.new", "import typer, conquiet.testing"),
+    ],
+)
+def test_what_a_row_allows_is_allowed(copy: Copy, module: str, statement: str) -> None:
+    copy.write("conquiet.queue.new", "")
+    copy.write(module, statement)
+    result = copy.lint_imports()
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("room", ["queue", "jobs", "local"])
+def test_no_chain_of_allowed_imports_joins_the_three_deliveries(room: str) -> None:
+    """The contract judges single imports; over any number of them the rooms must stay apart as well."""
+    reach, packages = closure(room)
+    assert not reach & ({"queue", "jobs", "local", "pipeline", "testing", "cli", "app"} - {room})
+    assert "pyspark" not in packages
+
+
+def closure(room: str) -> tuple[set[str], set[str]]:
+    """Every room and package that a chain of allowed imports can lead to."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    reach: set[str] = set()
+    waiting = {room, *contract["shared"]}
+    while waiting:
+        reach |= waiting
+        waiting = {name for one in waiting for name in contract["rooms"][one]} - reach
+    return reach, {
+        name for row, names in contract["packages"].items() if row.split(".")[0] in reach for name in names
+    }

@@ -1,0 +1,91 @@
+"""The documentation tells the truth: its Python runs, and the commands and files it names exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "bench" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, match.start("text")), match["language"], match["text"])
+        for match in FENCE.finditer(text)
+        if match["language"] == language
+    ]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of one page run in order in one namespace, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        # Blank lines in front make the line numbers of a traceback those of the page.
+        exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")], ids=name_of)
+def test_commands_and_files_in_bash_blocks_exist(page: Path) -> None:
+    missing = [
+        f"{name_of(page)}:{block.line + 1 + number}: {what}"
+        for block in blocks(page, "bash")
+        for number, line in enumerate(block.text.splitlines())
+        for what in missing_from(line.split("#")[0])
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def missing_from(line: str) -> list[str]:
+    """What a shell line names and the project does not have: make targets, modules, files."""
+    words = [word.strip("\"'") for word in re.split(r"[\s=;|&]+", line) if word]
+    missing = []
+    for before, word in zip(["", *words], words, strict=False):
+        if (before == "make" and re.fullmatch(r"[a-z]+", word) and word not in TARGETS) or (
+            before == "-m" and word.startswith("conquiet") and importlib.util.find_spec(word) is None
+        ):
+            missing.append(f"{before} {word}")
+        elif (
+            re.fullmatch(r"[\w.-]+(/[\w.-]+)+", word)
+            and not word.startswith(".venv")
+            and not (ROOT / word).exists()
+        ):
+            missing.append(word)
+    return missing
+
+
+@pytest.mark.parametrize("line", ["make nonsense", "python -m conquiet.nonsense", "cat tests/nonsense.py"])
+def test_the_check_notices(line: str) -> None:
+    assert missing_from(line) != []

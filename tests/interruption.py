@@ -1,0 +1,67 @@
+"""A run ends in order, however it ends: a pytest plugin.
+
+Killed, it still tears its fixtures down, so that they get to stop their servers. And it does end: a thread that a
+failing test left waiting for ever would hold the interpreter after the last line was printed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+import pytest
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+PATIENCE_SECONDS = 5.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Without this SIGTERM ends Python on the spot, and no fixture is torn down.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end_run)
+    # make passes on the signals it can catch; when it is killed -9 itself, the kernel tells us.
+    if "MAKELEVEL" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    config.pluginmanager.register(LeftThreads(), "left-threads")
+
+
+def end_run(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C does: the test in progress is interrupted, fixtures are torn down, pytest exits with 2."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+class LeftThreads:
+    """Threads that outlive the tests fail the run, are named, and do not keep it."""
+
+    def __init__(self) -> None:
+        self.before = set(threading.enumerate())
+        self.left: list[threading.Thread] = []
+        self.status: int = 0
+
+    @pytest.hookimpl(trylast=True)  # the session's fixtures are down by then
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for thread in set(threading.enumerate()) - self.before:
+            if not thread.daemon:
+                thread.join(max(0.0, deadline - time.monotonic()))
+                self.left += [thread] if thread.is_alive() else []
+        if self.left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.status = int(session.exitstatus)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for thread in self.left:
+            terminalreporter.write_line(f"left running by a test: {thread.name}", red=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        if self.left:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.status)

@@ -1,0 +1,210 @@
+"""The clause ledger: which clause of conformance/clauses.toml is proven by which test, and how that went.
+
+A pytest plugin. Tests carry `@pytest.mark.clause("S-06", …)`. A clause *passes* when it has tests and every one
+of them passed; it *fails* when one failed; otherwise it is *open*: no test, or one that was skipped or expected to
+fail, which proves nothing. A full run writes build/conformance.json and docs/conformance.md, and fails when a
+clause of a delivered group does not pass. A run of a part of the suite can say nothing about clauses and does not.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+CLAUSES = "conformance/clauses.toml"
+REPORT = "docs/conformance.md"
+RESULTS = "build/conformance.json"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The clauses as written down: id to text, in order, and the groups that must be complete."""
+
+    groups: dict[str, dict[str, str]]
+    delivered: list[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Catalogue:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        delivered = data.pop("delivered", [])
+        for group in delivered:
+            if group not in data:
+                raise pytest.UsageError(
+                    f"{CLAUSES}: delivered names the group {group!r}, which it does not have"
+                )
+        for group, clauses in data.items():
+            for clause in clauses:
+                if not clause.startswith(f"{group}-"):
+                    raise pytest.UsageError(f"{CLAUSES}: {clause} stands in the group {group}")
+        return cls(data, delivered)
+
+    @property
+    def clauses(self) -> dict[str, str]:
+        return {clause: text for group in self.groups.values() for clause, text in group.items()}
+
+    @property
+    def demanded(self) -> list[str]:
+        return [clause for group in self.delivered for clause in self.groups[group]]
+
+
+@dataclass(eq=False)
+class Ledger:
+    """One run's entries."""
+
+    config: pytest.Config
+    catalogue: Catalogue
+    tests: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # clause -> node ids
+    outcomes: dict[str, str] = field(default_factory=dict)  # node id -> passed, failed or unproven
+    partial: bool = False
+
+    # What pytest tells us
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m throw tests out, so that every id is checked
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        unknown = []
+        for item in items:
+            for clause in clauses_of(item):
+                if clause not in self.catalogue.clauses:
+                    unknown.append(f"{item.nodeid}: {clause!r}")
+                self.tests[clause].append(item.nodeid)
+        if unknown:
+            raise pytest.UsageError(f"clause ids that {CLAUSES} does not have: " + "; ".join(unknown))
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.partial = True
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        # A file that cannot be imported, or is skipped whole, hides tests we know nothing of.
+        self.partial = self.partial or not report.passed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.outcomes[report.nodeid] = "failed"
+        elif report.skipped or hasattr(report, "wasxfail"):
+            self.outcomes.setdefault(report.nodeid, "unproven")
+        elif report.when == "teardown":
+            self.outcomes.setdefault(report.nodeid, "passed")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not self.is_full_run(session):
+            return
+        root = self.config.rootpath
+        write_if_changed(root / RESULTS, json.dumps(self.results(), indent=1) + "\n")
+        write_if_changed(root / REPORT, self.report())
+        if self.unproven() and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.is_full_run(terminalreporter._session):
+            if self.config.option.conformance:
+                terminalreporter.section("clauses")
+                terminalreporter.line("not a full run: nothing can be said of the clauses")
+            return
+        verdicts = Counter(entry["verdict"] for entry in self.results().values())
+        terminalreporter.section("clauses")
+        if self.config.option.conformance:
+            for clause, entry in self.results().items():
+                terminalreporter.line(f"{clause}  {entry['verdict']:4}  {self.catalogue.clauses[clause]}")
+                for test, cases in Counter(map(without_parameters, entry["tests"])).items():
+                    terminalreporter.line(f"            {test}" + (f" ({cases} cases)" if cases > 1 else ""))
+        delivered = ", ".join(self.catalogue.delivered) or "none"
+        terminalreporter.line(
+            f"{verdicts['pass']} pass, {verdicts['fail']} fail, {verdicts['open']} open; "
+            f"delivered groups: {delivered}; written: {REPORT}, {RESULTS}"
+        )
+        for clause in self.unproven():
+            why = "no passing test" if self.tests.get(clause) else "no test"
+            terminalreporter.line(f"{clause} is of a delivered group and has {why}", red=True)
+
+    # What follows from it
+
+    def is_full_run(self, session: pytest.Session) -> bool:
+        options = ("collectonly", "lf", "stepwise", "ignore", "ignore_glob")
+        chosen = self.config.args_source is pytest.Config.ArgsSource.ARGS or any(
+            self.config.getoption(name, None) for name in options
+        )
+        ended = session.exitstatus in (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.TESTS_FAILED,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
+        finished = ended and all(item.nodeid in self.outcomes for item in session.items)  # not so after -x
+        return finished and not (chosen or self.partial)
+
+    def verdict(self, clause: str) -> str:
+        outcomes = {self.outcomes[test] for test in self.tests.get(clause, [])}
+        if "failed" in outcomes:
+            return "fail"
+        return "pass" if outcomes == {"passed"} else "open"
+
+    def results(self) -> dict[str, dict[str, str | list[str]]]:
+        return {
+            clause: {"tests": sorted(self.tests.get(clause, [])), "verdict": self.verdict(clause)}
+            for clause in self.catalogue.clauses
+        }
+
+    def unproven(self) -> list[str]:
+        return [clause for clause in self.catalogue.demanded if self.verdict(clause) != "pass"]
+
+    def report(self) -> str:
+        """The page for people. Parameters are left out: they differ by the servers a machine has."""
+        lines = [
+            "# Conformance",
+            "",
+            f"What the system must do, clause by clause (`{CLAUSES}`), and which tests prove it. Written by every full",
+            "test run, by `make conformance` too; do not edit. *open* means that no test proves the clause yet.",
+            "",
+            "| clause | it says | tests | verdict |",
+            "| --- | --- | --- | --- |",
+        ]
+        for clause, text in self.catalogue.clauses.items():
+            tests = sorted(set(map(without_parameters, self.tests.get(clause, []))))
+            names = "<br>".join(f"`{test}`" for test in tests)
+            lines.append(f"| {clause} | {cell(text)} | {names} | {self.verdict(clause)} |")
+        return "\n".join(lines) + "\n"
+
+
+def clauses_of(item: pytest.Item) -> Iterable[str]:
+    """The ids on a test, each once; a marker without any is a mistake."""
+    ids: dict[str, None] = {}
+    for marker in item.iter_markers("clause"):
+        if not marker.args or marker.kwargs or not all(isinstance(clause, str) for clause in marker.args):
+            raise pytest.UsageError(f'{item.nodeid}: the marker takes clause ids, as in clause("S-06")')
+        ids.update(dict.fromkeys(marker.args))
+    return ids
+
+
+def without_parameters(nodeid: str) -> str:
+    return nodeid.split("[")[0]
+
+
+def cell(text: str) -> str:
+    """Text for a table cell: bars and angle brackets would be taken for markup."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("conformance").addoption(
+        "--conformance", action="store_true", help="print every clause with its tests and its verdict"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"clause(*ids): the clauses of {CLAUSES} that this test proves")
+    path = config.rootpath / CLAUSES
+    if not path.exists():
+        raise pytest.UsageError(f"{CLAUSES} is missing; the clause ledger needs it")
+    config.pluginmanager.register(Ledger(config, Catalogue.read(path)), "ledger")

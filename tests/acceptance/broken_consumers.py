@@ -1,0 +1,132 @@
+"""Consumers that are wrong on purpose, each in a way that real ones have been. The history checker must find out.
+
+Each changes one thing in `Consuming`, the logic behind both consumers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conquiet.errors import MalformedEntryError
+from conquiet.flow import Call, Flow
+from conquiet.queue import ClaimedMessages, MalformedEntry, QueueMessage
+from conquiet.queue.consuming import Consuming
+from conquiet.queue.wire import pack
+
+Delivered = QueueMessage | MalformedEntry
+
+
+class AcksBeforeHandler(Consuming):
+    """At-most-once: whatever happens in the handler, the message is gone."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        yield from self._operations.ack(message)
+        tx = yield Call(db_factory.begin)
+        yield Call(handler, message, tx)
+        yield Call(tx.commit, shield=True)
+
+
+class AcksBeforeCommit(Consuming):
+    """A crash between ack and commit loses the effect."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        tx = yield Call(db_factory.begin)
+        yield Call(handler, message, tx)
+        yield from self._operations.ack(message)
+        yield Call(tx.commit, shield=True)
+
+
+class SwallowsErrors(Consuming):
+    """A handler's error is "handled": rolled back, acknowledged, forgotten."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        tx = yield Call(db_factory.begin)
+        try:
+            yield Call(handler, message, tx)
+            yield Call(tx.commit, shield=True)
+        except Exception:
+            yield Call(tx.rollback, shield=True)
+        yield from self._operations.ack(message)
+
+
+class AcksWhatItDropsAtStop(Consuming):
+    """What a read still brings after stop() is acknowledged, to leave nothing pending behind."""
+
+    def next_to_hand_on(self) -> Flow[QueueMessage | None]:
+        message = yield from self.next(None)
+        if message is not None and self.stopped.is_set():
+            yield from self._operations.ack(message)
+            return None
+        return message
+
+
+class DropsTheGoodOnes(Consuming):
+    """One malformed entry in a batch, and the whole batch is thrown away."""
+
+    def run_recovery(self, *args: Any) -> Flow[None]:
+        claim_stale = self._operations.claim_stale
+
+        def claim(min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
+            try:
+                return (yield from claim_stale(min_idle_ms, count))
+            except MalformedEntryError as error:
+                yield from self._operations.ack_many(error.messages)
+                raise MalformedEntryError(str(error), error.entries, []) from error
+
+        self._operations.claim_stale = claim  # type: ignore[method-assign]
+        yield from super().run_recovery(*args)
+
+
+class ClaimsAtOnce(Consuming):
+    """Recovery that does not wait until a message is stale: two handle it at the same time."""
+
+    def run_recovery(self, *args: Any) -> Flow[None]:
+        claim_stale = self._operations.claim_stale
+        self._operations.claim_stale = lambda min_idle_ms, count: claim_stale(0, count)  # type: ignore[method-assign]
+        yield from super().run_recovery(*args)
+
+
+class HandlesAgain(Consuming):
+    """Keeps the last message in a buffer, and finds it there again after its ack."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        yield from super()._handle(handler, message, db_factory)
+        tx = yield Call(db_factory.begin)
+        yield Call(handler, message, tx)
+        yield Call(tx.commit)
+
+
+class SkipsEveryThird(Consuming):
+    """An "already seen" filter that is too eager."""
+
+    _seen = 0
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        self._seen += 1
+        if self._seen % 3:
+            yield from super()._handle(handler, message, db_factory)
+        else:
+            yield from self._operations.ack(message)
+
+
+class NeverAcks(Consuming):
+    """Leaves everything pending: it will be delivered again and again."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        tx = yield Call(db_factory.begin)
+        yield Call(handler, message, tx)
+        yield Call(tx.commit)
+
+
+class AcksWhatOthersHold(Consuming):
+    """Tidies up after each message: acknowledges whatever is pending in the group."""
+
+    def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
+        yield from super()._handle(handler, message, db_factory)
+        stream, group = message.stream, message.group
+        rows = yield from self._operations._exchange(
+            "tidy up", pack("XPENDING", stream, group, "-", "+", 100)
+        )
+        others = [QueueMessage(row[0].decode(), {}, stream, group) for row in rows]
+        if others:
+            yield from self._operations.ack_many(others)

@@ -1,0 +1,39 @@
+"""Consumers killed -9 while they work: every message is handled, none is lost, and each has one effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conquiet.embedded import RedisServer
+from tests.acceptance.kill_campaign import AT_RANDOM, SLOTS, KillCampaign
+from tests.acceptance.recorded import POINTS
+from tests.campaign import campaign_size
+
+
+@pytest.mark.campaign
+@pytest.mark.clause("S-21")
+def test_no_message_is_lost_however_often_consumers_are_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages, kills = campaign_size(20_000), campaign_size(200)
+    with RedisServer() as server:
+        outcome = KillCampaign(server.url, tmp_path, messages=messages, kills=kills).run()
+    with capsys.disabled():
+        print(f"\n{outcome}")
+    outcome.verdict.raise_if_broken()
+    assert outcome.numbers == list(range(messages))  # every one, and every one once
+    assert outcome.pending == 0
+    assert outcome.verdict.counts.enqueued == messages
+    assert outcome.kills == kills
+    assert set(outcome.points) == {*POINTS, AT_RANDOM}
+    assert set(outcome.kinds) == {*SLOTS}
+
+
+def test_the_campaign_notices_a_consumer_that_loses_messages(tmp_path: Path) -> None:
+    with RedisServer() as server:
+        campaign = KillCampaign(server.url, tmp_path, messages=30, kills=3, consuming="AcksBeforeCommit")
+        outcome = campaign.run()
+    assert outcome.lost > 0
+    assert outcome.verdict.kinds == {"lost", "unhandled-ack"}

@@ -500,3 +500,63 @@ def test_a_request_from_outside_interrupts_a_wait_and_leaves_no_mark_on_the_task
         return ended, task.cancelling()
 
     assert asyncio.run(main()) == ("interrupted", 0)
+
+
+def test_a_request_during_the_last_shielded_effect_gives_the_result_and_then_cancels_the_caller() -> None:
+    inside = asyncio.Event()
+
+    async def commit() -> str:
+        inside.set()
+        await _settle()
+        return "committed"
+
+    def flow() -> Flow[str]:
+        return (yield Call(commit, shield=True))
+
+    seen: list[str] = []
+
+    async def caller() -> None:
+        seen.append(await run_async(flow()))
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            seen.append("cancelled after it")
+            raise
+
+    async def main() -> None:
+        task = asyncio.create_task(caller())
+        await inside.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.cancelled()
+
+    asyncio.run(main())
+    assert seen == ["committed", "cancelled after it"]
+
+
+def test_a_request_that_a_call_swallowed_is_delivered_at_the_next_effect() -> None:
+    inside = asyncio.Event()
+
+    async def deaf() -> str:
+        inside.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return "went on"
+        return ""
+
+    def flow() -> Flow[str]:
+        first = yield Call(deaf)
+        try:
+            yield Sleep(None)
+        except Cancelled:
+            return f"{first}, then cancelled"
+        return ""
+
+    async def main() -> str:
+        task = asyncio.create_task(run_async(flow()))
+        await inside.wait()
+        task.cancel()
+        return await asyncio.wait_for(task, 10)
+
+    assert asyncio.run(main()) == "went on, then cancelled"

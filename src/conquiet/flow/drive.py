@@ -145,6 +145,11 @@ class _TaskDriver:
         finally:
             if self._cancel is not None:
                 self._cancel.remove_waker(self._on_request)
+            if self._owed or self._task.cancelling() > self._seen:
+                # Asked during the last effect: the flow has ended as it has, and whoever awaits it is cancelled at
+                # its next suspension, as asyncio does it. A request must not be lost because we shielded.
+                self._task.cancel()
+                self._task.uncancel()
 
     async def _drive(self) -> None:
         steps = self._steps
@@ -177,11 +182,11 @@ class _TaskDriver:
             self._owed -= 1
             raise Cancelled
         if self._task.cancelling() > self._seen:
-            # Asked while this task was running: asyncio holds the exception back until the next suspension.
-            try:
-                await asyncio.sleep(0)
-            finally:
-                self._seen = self._task.cancelling()
+            # Asked while this task was running, and asyncio holds the exception back until the next suspension;
+            # or the call swallowed it (before Python 3.12 asyncio.wait_for does, when it has just finished).
+            self._seen = self._task.cancelling()
+            await asyncio.sleep(0)
+            raise Cancelled
         if self._cancel is not None and self._cancel.take():
             self._forget_interrupt()
             raise Cancelled

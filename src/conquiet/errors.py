@@ -208,7 +208,7 @@ class MalformedEntryError(QueueError):
         self.messages = messages
 
 
-_URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/?#:@]*):(?P<secret>[^\s/?#]*)@")
+_URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/?#:@]*):(?P<secret>\S*)@")
 _KEY_VALUE = re.compile(
     r"(?i)\b(?P<key>password|passwd|pwd|sslpassword|token|secret|api_?key)(?P<eq>\s*=\s*)"
     r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)"

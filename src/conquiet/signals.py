@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 __all__ = ["stop_on_sigterm"]
 
@@ -27,9 +29,31 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
         )
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: stop())
+    entry = _Stop(stop)
+    if not _stops:
+        _before.append(signal.signal(signal.SIGTERM, _stop_all))
+    _stops.append(entry)
     try:
         yield
     finally:
-        # None: the handler was installed by something other than Python, and cannot be put back from here.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        _stops.remove(entry)
+        if not _stops:
+            before = _before.pop()
+            # None: the handler was installed by something other than Python, and cannot be put back from here.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+class _Stop:
+    """One block that waits for SIGTERM. Several may be open at once (two consumers in one event loop), in any order."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop = stop
+
+
+_stops: list[_Stop] = []
+_before: list[Any] = []  # the handler from before the first block; at most one
+
+
+def _stop_all(number: int, frame: FrameType | None) -> None:
+    for entry in _stops:
+        entry.stop()

@@ -68,7 +68,7 @@ class DropsTheGoodOnes(Consuming):
 
         def claim(min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
             try:
-                return (yield from claim_stale(min_idle_ms, count))
+                return (yield from claim_stale(min_idle_ms, 10))  # not one at a time, to begin with
             except MalformedEntryError as error:
                 yield from self._operations.ack_many(error.messages)
                 raise MalformedEntryError(str(error), error.entries, []) from error

@@ -162,3 +162,17 @@ def test_a_script_can_use_its_own_functions_and_its_end_ends_the_children(tmp_pa
     parent.wait()
     parent.stdout.close()
     wait_until(lambda: gone(child))
+
+
+def test_the_childs_start_is_not_the_calls_time_and_a_limit_is_not_handed_on(work: Any) -> None:
+    with ProcessCalls(work.add) as calls:
+        assert calls.run(1, 2, timeout=0.5)["sum"] == 3  # an interpreter takes longer than this to start and import
+        text = "x" * 2_000_000
+        assert calls.run(text, text)["sum"] == text * 2
+
+
+def test_a_function_that_cannot_be_imported_there_is_said(work: Any) -> None:
+    with ProcessCalls(work.add) as calls:
+        Path(work.__file__).write_text("raise RuntimeError('broken module')")
+        with pytest.raises(RemoteCallError, match="broken module"):
+            calls.run(1, 2)

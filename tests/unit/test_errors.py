@@ -15,6 +15,7 @@ from conquiet.errors import ConquietError, redact
         ("postgresql://ann:hunter2@db/jobs", "postgresql://ann:***@db/jobs"),
         ("cannot reach rediss://ann:hun:ter2@h:1 now", "cannot reach rediss://ann:***@h:1 now"),
         ("postgresql://ann:hun@ter2@db/jobs", "postgresql://ann:***@db/jobs"),
+        ("at postgresql://ann:hun/t?e#r2@db/jobs now", "at postgresql://ann:***@db/jobs now"),
         ("host=db user=ann password=hunter2 dbname=x", "host=db user=ann password=*** dbname=x"),
         ("host=db password='hunter2 \\' x' dbname=x", "host=db password=*** dbname=x"),
         ("postgresql://db/jobs?user=ann&password=hunter2", "postgresql://db/jobs?user=ann&password=***"),

@@ -560,3 +560,54 @@ def test_a_request_that_a_call_swallowed_is_delivered_at_the_next_effect() -> No
         return await asyncio.wait_for(task, 10)
 
     assert asyncio.run(main()) == "went on, then cancelled"
+
+
+def test_a_signal_that_is_clear_again_has_still_woken_its_sleeper() -> None:
+    clock = ManualClock()
+    signal_ = Signal()
+    woken: list[bool] = []
+
+    def flow() -> Flow[bool]:
+        return (yield Sleep(None, signal_))
+
+    thread = threading.Thread(target=lambda: woken.append(run(flow(), clock=clock)))
+    thread.start()
+    clock.wait_for_sleepers(1)
+    signal_.set()
+    signal_.clear()
+    thread.join(10)
+    assert woken == [True]
+
+
+def test_a_child_cancelled_from_outside_before_its_first_step_does_not_hang_its_parent() -> None:
+    def child() -> Flow[None]:
+        yield Sleep(None)
+
+    def flow() -> Flow[str]:
+        beside: Child[None] = yield Beside(child(), name="early")
+        for task in asyncio.all_tasks():
+            if task.get_name() == "conquiet early":
+                task.cancel()
+        yield Sleep(None, beside.finished)
+        return "told"
+
+    async def main() -> str:
+        return await asyncio.wait_for(run_async(flow()), 10)
+
+    assert asyncio.run(main()) == "told"
+
+
+def test_children_that_are_over_are_not_kept() -> None:
+    from conquiet.flow.steps import Steps
+
+    def flow() -> Flow[None]:
+        yield Sleep(0)
+
+    steps = Steps(flow())
+    for _ in range(1000):
+        child: Child[None] = Child("short")
+        child.finish(None, None)
+        steps.adopt(child)
+    assert len(steps._children) <= 64
+    while steps.resume():
+        pass

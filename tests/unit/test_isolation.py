@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -89,3 +90,36 @@ def test_a_flow_is_told_of_the_limit_and_goes_on() -> None:
 
 def test_outside_any_limited_call_the_fence_is_open() -> None:
     current_fence().check()
+
+
+def test_a_call_inside_an_abandoned_call_is_fenced_too() -> None:
+    calls = ThreadCalls()
+    inner_is_in, go_on, seen = threading.Event(), threading.Event(), []
+
+    def inner() -> None:
+        inner_is_in.set()
+        go_on.wait(30)
+        seen.append(current_fence().closed)
+
+    def outer() -> None:
+        calls.run(inner, (), 60)
+
+    with pytest.raises(CallTimeoutError):
+        calls.run(outer, (), 0.05)
+    assert inner_is_in.is_set()
+    go_on.set()
+    while calls.abandoned:
+        threading.Event().wait(0.001)
+    assert seen == [True]
+
+
+def test_a_fork_does_not_inherit_the_count_of_hanging_calls() -> None:
+    calls = ThreadCalls(max_abandoned=1)
+    call = Hanging()
+    with pytest.raises(CallTimeoutError):
+        calls.run(call, (), 0.005)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if calls.run(int, (), 60) == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    call.release.set()

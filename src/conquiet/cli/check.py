@@ -38,7 +38,7 @@ def main() -> int:
         f"[bold]conquiet {__version__}[/] on Python {platform.python_version()}, {platform.machine()}"
     )
     try:
-        _console.print(f"  java        {find_java().describe()}")
+        _console.print(f"  java        {_java()}")
         with (
             _told("redis", RedisServer(appendonly=True, appendfsync="always")) as redis_server,
             _told("postgresql", PostgresServer()) as postgres_server,
@@ -47,6 +47,13 @@ def main() -> int:
     except ConquietError as error:
         _console.print(f"[red]failed:[/] {error}")
         return 1
+
+
+def _java() -> str:
+    try:
+        return find_java().describe()
+    except ConquietError as error:
+        return f"none, needed for Spark only ({error})"
 
 
 @contextmanager

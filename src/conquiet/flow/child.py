@@ -28,11 +28,15 @@ def main() -> None:
         return
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
-    fn: Callable[..., Any] | None = None
+    try:
+        fn = _load_target(**json.loads(target))
+    except BaseException as error:  # it cannot be imported: the parent is told, and has no use for this child
+        write_frame(connection, json.dumps({"error": _described(error)}).encode())
+        return
+    write_frame(connection, b"{}")
     while True:
         request = requests.get()
         try:
-            fn = fn or _load_target(**json.loads(target))
             answer = json.dumps({"value": fn(*json.loads(request)["args"])}, allow_nan=False).encode()
         except BaseException as error:  # whatever it was, the parent is told
             answer = json.dumps({"error": _described(error)}).encode()

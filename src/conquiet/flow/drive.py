@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
 from conquiet.errors import CallTimeoutError, FlowError
-from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Signal, Sleep
+from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Sleep
 from conquiet.flow.isolation import THREAD_CALLS, ThreadCalls, describe
 from conquiet.flow.steps import Steps, unknown_effect
 from conquiet.flow.threads import THREADS
@@ -57,7 +57,7 @@ def _drive(steps: Steps[Any], cancel: Cancellation | None, clock: Clock, calls: 
                 steps.value = _sleep(effect, cancel, clock)
             else:
                 steps.value = _beside(effect, clock, calls)
-                steps.children.append(steps.value)
+                steps.adopt(steps.value)
         except BaseException as error:
             steps.error = error
 
@@ -79,25 +79,34 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
 def _sleep(effect: Sleep, cancel: Cancellation | None, clock: Clock) -> bool:
     """Park until the time is up, a signal is set, or (unless shielded) somebody cancels."""
     parker = Parker()
-    watched: list[Signal | Cancellation] = [*effect.wake]
-    if cancel is not None and not effect.shield:
-        watched.append(cancel)
+    fired = False
+
+    def wake() -> None:
+        nonlocal fired
+        fired = True  # a signal that was set wakes, even if it is clear again when we look
+        parker.wake()
+
+    interruptible = cancel is not None and not effect.shield
     deadline = None if effect.seconds is None else clock.monotonic() + effect.seconds
-    for source in watched:
-        source.add_waker(parker.wake)
+    for signal in effect.wake:
+        signal.add_waker(wake)
+    if cancel is not None and interruptible:
+        cancel.add_waker(parker.wake)
     try:
         while True:
-            if any(signal.is_set() for signal in effect.wake):
+            if fired or any(signal.is_set() for signal in effect.wake):
                 return True
-            if cancel is not None and not effect.shield and cancel.take():
+            if cancel is not None and interruptible and cancel.take():
                 raise Cancelled
             left = None if deadline is None else deadline - clock.monotonic()
             if left is not None and left <= 0:
                 return False
             clock.wait(parker, left)
     finally:
-        for source in watched:
-            source.remove_waker(parker.wake)
+        for signal in effect.wake:
+            signal.remove_waker(wake)
+        if cancel is not None and interruptible:
+            cancel.remove_waker(parker.wake)
 
 
 def _beside(effect: Beside, clock: Clock, calls: ThreadCalls) -> Child[Any]:
@@ -172,7 +181,7 @@ class _TaskDriver:
                     steps.value = await self._wait(self._sleep(effect), effect.shield)
                 else:
                     steps.value = self._beside(effect)
-                    steps.children.append(steps.value)
+                    steps.adopt(steps.value)
             except BaseException as error:
                 steps.error = error
 
@@ -234,6 +243,7 @@ class _TaskDriver:
         if self._interrupted:
             self._interrupted = False
             self._task.uncancel()
+            self._seen = min(self._seen, self._task.cancelling())
 
     async def _sleep(self, effect: Sleep) -> bool:
         if not effect.wake:
@@ -269,9 +279,14 @@ class _TaskDriver:
             await _TaskDriver(steps, child.cancellation).drive()
             steps.finish(child)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            _TASKS.discard(task)
+            if not child.done:  # cancelled from outside before its first step: nobody else would tell
+                child.finish(None, Cancelled())
+
         task = self._loop.create_task(drive(), name=f"conquiet {effect.name}")
         _TASKS.add(task)  # the loop itself keeps only a weak reference
-        task.add_done_callback(_TASKS.discard)
+        task.add_done_callback(ended)
         return child
 
 

@@ -184,9 +184,9 @@ class Child(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
-    def unseen_failure(self) -> BaseException | None:
-        """For the drivers: its failure, if nobody has looked at it."""
-        return None if self._looked else self.failure
+    def has_unseen_failure(self) -> bool:
+        """For the drivers: whether it failed and nobody has looked."""
+        return not self._looked and self._error is not None and not isinstance(self._error, Cancelled)
 
     def finish(self, value: T | None, error: BaseException | None) -> None:
         """For the drivers: it ended like this."""

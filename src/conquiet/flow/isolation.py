@@ -13,6 +13,7 @@ before it acts for its caller is told so.
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,13 +26,21 @@ __all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "current_fence", "describe"]
 
 
 class Fence:
-    """Whether a call still acts for its caller. Once closed it stays closed."""
+    """Whether a call still acts for its caller. Once closed it stays closed, and so do the calls inside it."""
 
-    __slots__ = ("_name", "closed")
+    __slots__ = ("_closed", "_name", "_outer")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, outer: Fence | None = None) -> None:
         self._name = name
-        self.closed = False
+        self._outer = outer
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or (self._outer is not None and self._outer.closed)
+
+    def close(self) -> None:
+        self._closed = True
 
     def check(self) -> None:
         """Raise `AbandonedCallError` if the caller has given this call up."""
@@ -63,6 +72,7 @@ class ThreadCalls:
         self.abandoned = 0  # timed out and still running
         self.abandoned_total = 0
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def run(
         self, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, clock: Clock = SYSTEM_CLOCK
@@ -71,6 +81,10 @@ class ThreadCalls:
 
         With `max_abandoned` calls still hanging no new one is started, `AbandonedThreadsError` is raised.
         """
+        if (
+            os.getpid() != self._pid
+        ):  # a fork has none of the threads that hang, and perhaps a lock held by one
+            self._pid, self._lock, self.abandoned = os.getpid(), threading.Lock(), 0
         if self.abandoned >= self.max_abandoned:
             raise AbandonedThreadsError(
                 f"{self.abandoned} calls ran past their time limit and still hold their threads (the bound is "
@@ -103,6 +117,7 @@ class _TimedCall:
     """One call and the race for it: either it ends first, or its caller gives it up; the lock decides."""
 
     __slots__ = (
+        "_abandoned",
         "_args",
         "_calls",
         "_context",
@@ -120,10 +135,11 @@ class _TimedCall:
         self._fn = fn
         self._args = args
         self._context = contextvars.copy_context()
-        self._fence = Fence(describe(fn))
+        self._fence = Fence(describe(fn), _FENCE.get())
         self._lock = threading.Lock()
         self._value: Any = None
         self._error: BaseException | None = None
+        self._abandoned = False
         self.done = False
         self.parker = Parker()
 
@@ -134,7 +150,7 @@ class _TimedCall:
         except BaseException as raised:
             error = raised
         with self._lock:
-            late = self._fence.closed
+            late = self._abandoned
             if not late:
                 self._value, self._error, self.done = value, error, True
         if late:
@@ -151,7 +167,8 @@ class _TimedCall:
         with self._lock:
             if self.done:
                 return False
-            self._fence.closed = True
+            self._abandoned = True
+            self._fence.close()
             self._calls._count(+1)
         return True
 

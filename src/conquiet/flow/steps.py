@@ -21,11 +21,11 @@ class Steps(Generic[T]):
     steps (Ctrl-C) finds the flow suspended and is thrown into it, never lost with the flow abandoned.
     """
 
-    __slots__ = ("_error", "_flow", "_value", "children", "effect", "error", "value")
+    __slots__ = ("_children", "_error", "_flow", "_value", "effect", "error", "value")
 
     def __init__(self, flow: Flow[T]) -> None:
-        self.children: list[Child[Any]] = []
-        self._flow = _with_children(flow, self.children)
+        self._children: list[Child[Any]] = []
+        self._flow = _with_children(flow, self._children)
         self.value: Any = None
         self.error: BaseException | None = None
         self.effect: Effect = None  # type: ignore[assignment]
@@ -46,6 +46,12 @@ class Steps(Generic[T]):
             self._error = raised
             return False
         return True
+
+    def adopt(self, child: Child[Any]) -> None:
+        """A child was started: it ends with this flow. Those that are over and done with are forgotten."""
+        if len(self._children) >= 64:
+            self._children[:] = [old for old in self._children if not old.done or old.has_unseen_failure()]
+        self._children.append(child)
 
     def result(self) -> T:
         """How the flow ended: its value, or its exception raised."""
@@ -80,7 +86,7 @@ def _end(children: list[Child[Any]]) -> Flow[list[Child[Any]]]:
     joined = [child for child in children if not child.abandoned]
     for child in joined:
         yield Sleep(None, child.finished, shield=True)
-    return [child for child in joined if child.unseen_failure() is not None]
+    return [child for child in joined if child.has_unseen_failure()]
 
 
 def unknown_effect(effect: object) -> FlowError:

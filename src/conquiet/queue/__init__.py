@@ -13,7 +13,10 @@ from conquiet.errors import (
 )
 
 try:
-    import redis as _redis  # noqa: F401
+    import redis as _redis
+
+    if int(_redis.__version__.partition(".")[0]) < 8:
+        raise ImportError(f"redis-py {_redis.__version__} is too old")
 except ImportError as error:
     raise MissingDependencyError(
         'conquiet.queue needs the package redis, version 8 or newer: pip install "conquiet[redis]"'

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from conquiet.errors import MalformedEntryError, QueueConfigError
@@ -12,6 +13,8 @@ from conquiet.queue.message import MalformedEntry, QueueMessage
 from conquiet.queue.operations import StreamOperations
 
 __all__ = ["Consuming"]
+
+_log = logging.getLogger("conquiet.queue")
 
 Handler = Callable[..., Any]
 
@@ -59,26 +62,36 @@ class Consuming:
         self, handler: Handler, db_factory: Any, on_malformed: Handler | None, interval_ms: int, count: int
     ) -> Flow[None]:
         checked_int("interval_ms", interval_ms, at_least=1)
+        checked_int("count", count, at_least=1)
         while not self.stopped.is_set():
-            failure: MalformedEntryError | None = None
-            messages: Sequence[QueueMessage]
-            try:
-                messages = yield from self._operations.claim_stale(self._config.claim_idle_ms, count)
-            except MalformedEntryError as error:
-                failure, messages = error, error.messages
-            for message in messages:
-                if self.stopped.is_set():
-                    return
-                yield from self._handle(handler, message, db_factory)
-            if failure is not None:
-                if on_malformed is None:
-                    raise failure
-                for entry in failure.entries:
-                    if self.stopped.is_set():
-                        return
-                    yield from self._handle(on_malformed, entry, db_factory)
-            elif not messages:
-                yield Sleep(interval_ms / 1000, self.stopped)
+            for _ in range(count):
+                # One at a time: what was claimed in advance would grow stale again while it waits its turn.
+                if self.stopped.is_set() or not (
+                    yield from self._recover_one(handler, db_factory, on_malformed)
+                ):
+                    break
+            else:
+                continue  # there may be more
+            yield Sleep(interval_ms / 1000, self.stopped)
+
+    def _recover_one(self, handler: Handler, db_factory: Any, on_malformed: Handler | None) -> Flow[bool]:
+        """Claim and handle one stale message; False if there was none."""
+        try:
+            messages = yield from self._operations.claim_stale(self._config.claim_idle_ms, 1)
+        except MalformedEntryError as error:
+            if on_malformed is None:
+                raise
+            yield from self._handle(on_malformed, error.entries[0], db_factory)
+            return True
+        if messages.gone:
+            _log.warning(
+                "stream %r: pending entries were trimmed or deleted before anybody handled them: %s",
+                self._config.stream_key,
+                ", ".join(messages.gone),
+            )
+        for message in messages:
+            yield from self._handle(handler, message, db_factory)
+        return bool(messages or messages.gone)
 
     def _handle(
         self, handler: Handler, message: QueueMessage | MalformedEntry, db_factory: Any

@@ -1,4 +1,4 @@
-"""The low-level queue: one Redis call per method, nothing in a loop, nothing retried, nothing kept."""
+"""The low-level queue: what Redis offers, one operation at a time; nothing retried, nothing kept."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class _Task:
                 return False
         else:
             steps.value = Child(effect.name)
-            steps.children.append(steps.value)
+            steps.adopt(steps.value)
             self._driver._start(effect.flow, steps.value)
         return True
 

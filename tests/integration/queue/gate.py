@@ -1,0 +1,117 @@
+"""A TCP proxy in front of a server that can strike at one command: lose it, lose its reply, act before it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class Gate:
+    """Passes everything on until a strike is prepared; each strike happens once, at the `nth` such command.
+
+    `lose`             the command never reaches the server, and the connection is cut
+    `lose_reply_to`    the server has executed the command, and the connection is cut before the reply is passed on
+    `before`           something is done first, then the command goes on its way
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._strikes: list[_Strike] = []
+        self._open: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept, name="gate")]
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+
+    def lose(self, command: str, nth: int = 1) -> None:
+        self._strikes.append(_Strike(command, nth, "lose"))
+
+    def lose_reply_to(self, command: str, nth: int = 1) -> None:
+        self._strikes.append(_Strike(command, nth, "lose reply"))
+
+    def before(self, command: str, action: Callable[[], object]) -> None:
+        self._strikes.append(_Strike(command, 1, "act", action))
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self._listener.close()
+        for end in list(self._open):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the other side was faster
+        for thread in self._threads[1:]:
+            thread.join()
+        assert not self._strikes, f"prepared, but the command never came: {self._strikes}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._pass_on, args=(client,), name="gate connection")
+            self._threads.append(thread)
+            thread.start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+            ends = {client, server}
+            self._open |= ends
+            try:
+                self._copy(client, server)
+            except OSError:
+                pass  # cut from outside
+            finally:
+                self._open -= ends
+
+    def _copy(self, client: socket.socket, server: socket.socket) -> None:
+        reply_is_lost = False
+        while True:
+            for end in select.select((client, server), (), ())[0]:
+                data = end.recv(1 << 16)
+                if not data or (end is server and reply_is_lost):
+                    return
+                strike = self._strike_at(data) if end is client else None
+                if strike is not None:
+                    if strike.kind == "lose":
+                        return
+                    reply_is_lost = strike.kind == "lose reply"
+                    strike.action()
+                (server if end is client else client).sendall(data)
+
+    def _strike_at(self, data: bytes) -> _Strike | None:
+        """Clients send a command and wait: a chunk with a command in it begins with it."""
+        for strike in self._strikes:
+            if strike.command in data[:64]:
+                strike.still_to_come -= 1
+                if strike.still_to_come == 0:
+                    self._strikes.remove(strike)
+                    return strike
+        return None
+
+
+class _Strike:
+    def __init__(
+        self, command: str, nth: int, kind: str, action: Callable[[], object] = lambda: None
+    ) -> None:
+        self.command = f"\r\n{command}\r\n".encode()
+        self.still_to_come = nth
+        self.kind = kind
+        self.action = action
+
+    def __repr__(self) -> str:
+        return f"{self.kind} {self.command!r}"

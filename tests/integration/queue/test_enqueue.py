@@ -1,0 +1,124 @@
+"""enqueue and enqueue_many."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from conquiet.queue import PartialEnqueueError, QueueConnectionError, QueueError, QueuePayloadError
+from tests.integration.queue.gate import Gate
+from tests.integration.queue.monitor import Monitor
+from tests.integration.queue.stream import Stream
+from tests.integration.queue.variants import STREAM
+
+
+@pytest.mark.clause("S-10")
+def test_enqueue_is_one_xadd_and_gives_the_entry_id(queues: Any, stream: Stream, monitor: Monitor) -> None:
+    queue = queues.queue()
+    monitor.commands()
+    entry_id = queue.enqueue({"n": 1})
+    assert monitor.commands() == [("XADD", STREAM, "*", "data", '{"n":1}')]
+    assert type(entry_id) is str
+    assert list(stream.entries()) == [entry_id]
+
+
+@pytest.mark.clause("S-10")
+@pytest.mark.parametrize("strike", ["lose", "lose_reply_to"])
+def test_enqueue_is_not_sent_again_when_the_connection_breaks(
+    queues: Any, gate: Gate, monitor: Monitor, strike: str
+) -> None:
+    queue = queues.queue(client=queues.client(gate.url))
+    monitor.commands()
+    getattr(gate, strike)("XADD")
+    with pytest.raises(QueueConnectionError, match="^enqueue on .* Nothing was retried"):
+        queue.enqueue({"n": 1})
+    assert len(monitor.commands("XADD")) == (0 if strike == "lose" else 1)
+    queue.enqueue({"n": 2})  # the same object, on a new connection
+    assert [json.loads(words[-1]) for words in monitor.commands("XADD")] == [{"n": 2}]
+
+
+def test_enqueue_many_gives_the_ids_in_order(queues: Any, stream: Stream) -> None:
+    queue = queues.queue()
+    ids = queue.enqueue_many([{"n": number} for number in range(50)])
+    assert all(type(entry_id) is str for entry_id in ids)
+    entries = stream.entries()
+    assert list(entries) == ids
+    assert [json.loads(fields["data"]) for fields in entries.values()] == [{"n": n} for n in range(50)]
+    assert all(list(fields) == ["data"] for fields in entries.values())
+
+
+def test_enqueue_many_takes_any_iterable(queues: Any) -> None:
+    queue = queues.queue()
+    ids = queue.enqueue_many({"n": number} for number in range(3))
+    assert [(m.id, m.payload["n"]) for m in queue.read(100, 10)] == list(zip(ids, range(3), strict=True))
+
+
+def test_enqueue_many_of_nothing_sends_nothing(queues: Any, monitor: Monitor) -> None:
+    queue = queues.queue()
+    monitor.commands()
+    assert queue.enqueue_many([]) == []
+    assert queue.enqueue_many(iter(())) == []
+    assert monitor.commands() == []
+
+
+def test_one_refused_payload_refuses_them_all(queues: Any, monitor: Monitor) -> None:
+    queue = queues.queue()
+    monitor.commands()
+    with pytest.raises(QueuePayloadError, match="payload number 1500 of this call refused: .* at \\$.n"):
+        queue.enqueue_many({"n": {1} if number == 1500 else number} for number in range(2000))
+    assert monitor.commands() == []
+
+
+@pytest.mark.parametrize("rows", [1, 999, 1000, 1001, 2500])
+def test_enqueue_many_goes_in_atomic_steps_of_a_thousand(
+    queues: Any, stream: Stream, monitor: Monitor, rows: int
+) -> None:
+    queue = queues.queue()
+    monitor.commands()
+    ids = queue.enqueue_many({"n": number} for number in range(rows))
+    sent = monitor.names()
+    steps = [index for index, name in enumerate(sent) if name == "EVAL"]
+    sizes = [end - start - 1 for start, end in zip(steps, [*steps[1:], len(sent)], strict=True)]
+    assert sent.count("lua:XADD") == sum(sizes) == rows
+    assert sizes == [1000] * (rows // 1000) + [rows % 1000] * bool(rows % 1000)
+    assert len(set(ids)) == rows
+    assert list(stream.entries()) == ids
+
+
+def test_large_rows_go_in_smaller_steps(queues: Any, monitor: Monitor, stream: Stream) -> None:
+    queue = queues.queue()
+    monitor.commands()
+    ids = queue.enqueue_many({"n": number, "big": "x" * 1_500_000} for number in range(5))
+    assert monitor.names().count("EVAL") == 3  # two of 1.5 MB fit into 4 MiB
+    assert [json.loads(fields["data"])["n"] for fields in stream.entries().values()] == list(range(5))
+    assert list(stream.entries()) == ids
+
+
+@pytest.mark.parametrize(("strike", "taken"), [("lose", 1000), ("lose_reply_to", 2000)])
+def test_a_break_between_steps_says_what_is_in_the_stream(
+    queues: Any, gate: Gate, stream: Stream, strike: str, taken: int
+) -> None:
+    queue = queues.queue(client=queues.client(gate.url))
+    getattr(gate, strike)("EVAL", nth=2)
+    with pytest.raises(PartialEnqueueError, match="Of 2500 payloads 1000 are in the stream") as caught:
+        queue.enqueue_many({"n": number} for number in range(2500))
+    error = caught.value
+    assert isinstance(error, QueueError)
+    assert isinstance(error.__cause__, ConnectionError) or "Connection" in type(error.__cause__).__name__
+    assert error.unknown == 1000
+    stored = list(stream.entries())
+    assert len(stored) == taken  # each step is in whole or not at all
+    assert stored[:1000] == error.ids
+
+
+@pytest.mark.parametrize("strike", ["lose", "lose_reply_to"])
+def test_a_break_in_the_only_step_is_an_ordinary_connection_error(
+    queues: Any, gate: Gate, stream: Stream, strike: str
+) -> None:
+    queue = queues.queue(client=queues.client(gate.url))
+    getattr(gate, strike)("EVAL")
+    with pytest.raises(QueueConnectionError):
+        queue.enqueue_many([{"n": 1}, {"n": 2}])
+    assert len(stream.entries()) == (0 if strike == "lose" else 2)

@@ -160,7 +160,13 @@ class StoreUnavailableError(JobError):
 
 
 class OutcomeUnknownError(StoreUnavailableError):
-    """The connection broke after a change was sent and before the answer came: it may have happened."""
+    """The connection broke after a change was sent and before the answer came: it may have happened.
+
+    Of an enqueue, `ids` are those of the jobs in question: enqueueing them again with these ids and
+    `on_duplicate="skip"` is safe.
+    """
+
+    ids: tuple[str, ...] = ()
 
 
 class QueueError(ConquietError):

@@ -24,7 +24,7 @@ from conquiet.jobs.model import (
     SettleResult,
     StoreCapabilities,
 )
-from conquiet.jobs.store import AsyncJobStore, JobStore, open_async_store, open_store
+from conquiet.jobs.store import AsyncJobStore, JobStore, migrate, open_async_store, open_store
 from conquiet.jobs.worker import JobWorker
 from conquiet.jobs.working import WorkerCounts
 from conquiet.payload import PayloadLimits
@@ -55,6 +55,7 @@ __all__ = [
     "StoreCapabilities",
     "StoreUnavailableError",
     "WorkerCounts",
+    "migrate",
     "open_async_store",
     "open_store",
 ]

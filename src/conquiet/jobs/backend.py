@@ -6,13 +6,15 @@ Everything that stores have in common (checks, JSON, retry decisions, errors per
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from conquiet.flow import Flow, Signal
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 
 __all__ = ["Backend", "Claim", "JobRow", "NewRow", "Settlement"]
+
+
+Time = Any  # float | datetime
 
 
 class NewRow(NamedTuple):
@@ -25,7 +27,7 @@ class NewRow(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job as stored; times are seconds since 1970."""
+    """A job as stored; times are aware datetimes or seconds since 1970, as the back end has them."""
 
     id: str
     queue: str
@@ -34,18 +36,18 @@ class JobRow(NamedTuple):
     state: str
     retries: int
     max_retries: int
-    retry_at: float | None
-    enqueued_at: float
+    retry_at: Time | None
+    enqueued_at: Time
     correlation_id: str | None
     lease_token: str | None
     lease_version: int
-    lease_expires_at: float | None
+    lease_expires_at: Time | None
     lease_ttl: float | None
     lease_worker: str | None
-    lease_started_at: float | None
+    lease_started_at: Time | None
     lease_expiries: int
     error: str | None
-    finished_at: float | None
+    finished_at: Time | None
     attempts: str  # JSON array, see `rows.py`; without the last attempt of a job that Succeeded
 
 
@@ -57,8 +59,7 @@ class Claim(NamedTuple):
     max_lease_expiries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """The end of a lease: `state` is where the job goes; `delay` counts from the store's now."""
 
     job_id: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from conquiet.errors import JobConfigError, redact
@@ -28,7 +27,9 @@ def checked_name(what: str, value: object) -> str:
     return value
 
 
-def checked_queues(queues: str | Sequence[str]) -> tuple[str, ...]:
+def checked_queues(queues: str | Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(queues, Iterable):
+        raise JobConfigError(f"queues must be a name or names, not {_shown(queues)}")
     names = (queues,) if isinstance(queues, str) else tuple(queues)
     if not names:
         raise JobConfigError("at least one queue must be named")
@@ -42,16 +43,21 @@ def checked_int(what: str, value: object, at_least: int, at_most: int = 2**31 - 
 
 
 def checked_seconds(what: str, value: Any, *, above_zero: bool = False) -> float:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or value < 0 or (above_zero and value == 0) or value > MAX_SECONDS:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_SECONDS
+    if not fits or (above_zero and value == 0):
         bound = "above 0" if above_zero else "at least 0"
         raise JobConfigError(f"{what} must be a number of seconds, {bound}, not {_shown(value)}")
     return float(value)
 
 
-def error_text(text: str) -> str:
-    """`text` as every database can hold it: no NUL, no lone surrogates, no endless length, no passwords."""
-    text = redact(text[:MAX_ERROR]).replace("\0", "\N{SYMBOL FOR NULL}")
+def error_text(error: object) -> str:
+    """The text of `error` as every database can hold it: no NUL, no lone surrogates, not endless, no passwords."""
+    try:
+        text = str(error)
+    except Exception as unshowable:  # noqa: BLE001 - somebody's __str__ must not keep the job from failing
+        text = f"(its text cannot be shown: {type(unshowable).__qualname__})"
+    # Cut twice: a password that the second cut halves was whole, and so was found, before it.
+    text = redact(text[: MAX_ERROR + 512])[:MAX_ERROR].replace("\0", "\N{SYMBOL FOR NULL}")
     return text.encode("utf-8", "replace").decode()
 
 

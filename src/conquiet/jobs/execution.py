@@ -4,88 +4,67 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
+from types import coroutine
 from typing import Any
 
 from conquiet.errors import (
+    AbandonedThreadsError,
     CallTimeoutError,
+    IsolationError,
     JobConfigError,
     OutcomeUnknownError,
     RemoteCallError,
     StaleLeaseError,
+    StoreUnavailableError,
 )
-from conquiet.flow import Call, Cancelled, Flow, Signal, run, run_async, shielded
+from conquiet.flow import Call, Cancelled, Flow, Signal, shielded
+from conquiet.flow.isolation import describe
 from conquiet.flow.process import ProcessCalls
-from conquiet.jobs.backend import Backend
+from conquiet.jobs.context import JobContext, taken_away
 from conquiet.jobs.model import Job, Lease
 from conquiet.jobs.operations import JobOperations
 
-__all__ = ["Execution", "Executor", "JobContext"]
+__all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
 
 _log = logging.getLogger("conquiet.jobs")
 
 
-class JobContext:
-    """What a handler may know and use besides its job; handlers that take a second argument get it.
-
-    `token` and `version` fence the handler's own writes: a later lease of the same job has a higher version.
-    """
-
-    def __init__(self, job: Job, backend: Backend | None, lease_lost: Signal) -> None:
-        assert job.lease is not None
-        self.job = job
-        self.token = job.lease.token
-        self.version = job.lease.version
-        self.lease_lost = lease_lost
-        self.progress: tuple[float, str] | None = None
-        self._backend = backend
-        self.transaction: Any = None  # the worker's business: commits or rolls it back
-
-    @property
-    def connection(self) -> Any:
-        """A connection to the store's database, in a transaction that the worker commits together with the ack.
-
-        Asking for it is choosing that: the handler's effect on it happens exactly once. Do not commit it.
-        """
-        if self.transaction is None:
-            self.transaction = run(self._transactional().begin())
-        return self.transaction
-
-    async def get_connection(self) -> Any:
-        """`connection` for coroutines."""
-        if self.transaction is None:
-            self.transaction = await run_async(self._transactional().begin())
-        return self.transaction
-
-    def report_progress(self, share: float, note: str = "") -> None:
-        """How far the job is, from 0 to 1; shown by `JobWorker.running()` and logged at debug level."""
-        self.progress = (share, note)
-        _log.debug("job %s: %.0f %% %s", self.job.id, share * 100, note)
-
-    def _transactional(self) -> Backend:
-        if self._backend is None or not self._backend.capabilities.joins_transactions:
-            raise JobConfigError(
-                "there is no connection to ask for: the store is in memory, or the handler runs in a process"
-            )
-        return self._backend
-
-
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How a job's handler ended. Neither `error` nor `given_back`: it succeeded."""
+    """How a job's handler ended. None of the flags and no `error`: it succeeded."""
 
     job: Job
     error: BaseException | None = None
     category: str | None = None
     given_back: bool = False  # interrupted by the worker's own end: released, no retry consumed
     settled: bool = False  # acknowledged already, in the handler's own transaction
-    lost: bool = (
-        False  # the lease was gone when the effect should have been committed: nothing of it is there
-    )
+    unknown: bool = False  # the same, perhaps: the answer to the commit did not come
+    lost: bool = False  # the lease was gone: nothing of its effect was committed
 
 
 Handler = Callable[..., Any]
+
+
+def check_handlers(handlers: Handler | Mapping[str, Handler], queues: Sequence[str], isolation: str) -> None:
+    """Refuse, before anything is claimed, what would fail every job."""
+    if isinstance(handlers, Mapping):
+        if missing := [queue for queue in queues if queue not in handlers]:
+            raise JobConfigError(
+                f"there is no handler for queue {missing[0]!r}; there are: {', '.join(map(repr, handlers))}"
+            )
+        found = [handlers[queue] for queue in queues]
+    else:
+        found = [handlers]
+    for handler in found:
+        if not callable(handler):
+            raise JobConfigError(f"a handler must be callable, not {type(handler).__name__}")
+        if isolation != "async" and _is_coroutine_function(handler):
+            raise JobConfigError(f"{describe(handler)} is a coroutine function: use isolation='async'")
+        if isolation == "process":
+            ProcessCalls(handler, wrap=call_in_child)  # raises if a child could not import it
 
 
 class Executor:
@@ -109,78 +88,135 @@ class Executor:
         self._operations = operations
         self._isolation = isolation
         self._timeout = timeout
-        self._takes_context: dict[Handler, bool] = {}
+        # By the handler's id, because not all can be hashed: how it is called, and whether it takes a context.
+        self._calls: dict[int, tuple[Handler, bool]] = {}
         self._processes: dict[Handler, ProcessCalls] = {}
+        self._closed = False
+
+    def context(self, job: Job) -> JobContext:
+        return JobContext(job, self._operations.backend, Signal(), awaits=self._isolation == "async")
 
     def execute(self, context: JobContext) -> Flow[Execution]:
-        """Run the handler of the context's job; whatever it raises is an outcome, except the worker's own end."""
+        """Run the handler of the context's job; whatever it raises is an outcome."""
         job = context.job
         try:
             yield self._call(self._handler(job.queue), context)
             if context.transaction is None:
                 return Execution(job)
+            context.settling = True
             return (yield from shielded(self._commit(context)))
-        except CallTimeoutError as error:
-            failure = Execution(job, error, "TIMEOUT")
-        except Cancelled as error:
-            failure = Execution(job, error, given_back=True)
-        except RemoteCallError as error:
-            failure = Execution(job, error, "SYSTEM")
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything: it is the job's failure
-            failure = Execution(job, error, "TIMEOUT" if isinstance(error, TimeoutError) else "SYSTEM")
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it is the job's failure
+            ended = self._failed(job, error)
         if context.transaction is not None:
-            yield from shielded(self._operations.backend.roll_back(context.transaction))
-        return failure
+            abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
+            yield from shielded(self._undo(context.transaction, abandoned))
+        return ended
+
+    def _failed(self, job: Job, error: BaseException) -> Execution:
+        # Once closed, a cancellation or a dead child is our own doing; before, a handler let it out.
+        ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
+        if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
+            return Execution(job, error, given_back=True)
+        timed_out = isinstance(error, TimeoutError) or (
+            isinstance(error, RemoteCallError) and error.error_type == TimeoutError.__qualname__
+        )
+        return Execution(job, _with_text(error), "TIMEOUT" if timed_out else "SYSTEM")
 
     def _commit(self, context: JobContext) -> Flow[Execution]:
         """The effect and the ack together, or neither."""
         job, transaction = context.job, context.transaction
-        backend = self._operations.backend
         try:
             yield from self._operations.ack(job, transaction)
         except StaleLeaseError as error:
-            yield from backend.roll_back(transaction)
+            yield from self._undo(transaction, abandoned=False)
             return Execution(job, error, lost=True)
-        context.transaction = None
         try:
-            yield from backend.commit(transaction)
+            yield from self._operations.backend.commit(transaction)
         except OutcomeUnknownError as error:
-            # The token tells: only this lease's own commit can have written its attempt.
-            if not (yield from self._operations.is_settled(job, "succeeded")):
-                return Execution(job, error, lost=True)
+            return Execution(job, error, unknown=True)
         return Execution(job, settled=True)
 
+    def _undo(self, transaction: Any, abandoned: bool) -> Flow[None]:
+        backend = self._operations.backend
+        try:
+            yield from taken_away(backend, transaction) if abandoned else backend.roll_back(transaction)
+        except StoreUnavailableError as error:  # the connection is broken: so is its transaction
+            _log.debug("a transaction ended with its connection: %s", error)
+
     def close(self) -> None:
-        for calls in self._processes.values():
+        """From here on, handlers that are cut off are given back."""
+        self._closed = True
+        for calls in list(self._processes.values()):
             calls.close()
 
     def _handler(self, queue: str) -> Handler:
-        if not isinstance(self._handlers, Mapping):
-            return self._handlers
-        handler = self._handlers.get(queue)
-        if handler is None:
-            raise JobConfigError(
-                f"there is no handler for queue {queue!r}; there are: {', '.join(self._handlers)}"
-            )
-        return handler
+        return self._handlers[queue] if isinstance(self._handlers, Mapping) else self._handlers
 
     def _call(self, handler: Handler, context: JobContext) -> Call:
         if self._isolation == "process":
             calls = self._processes.get(handler)
             if calls is None:
                 calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
+                if self._closed:
+                    calls.close()
             job = _plain(context.job)
             return Call(lambda: calls.run(job, timeout=self._timeout))
-        takes_context = self._takes_context.get(handler)
-        if takes_context is None:
-            takes_context = self._takes_context.setdefault(handler, _takes_context(handler))
-        args = (context.job, context) if takes_context else (context.job,)
-        return Call(handler, *args, timeout=self._timeout)
+        found = self._calls.get(id(handler))
+        if found is None:
+            found = self._calls.setdefault(id(handler), (self._prepared(handler), _takes_context(handler)))
+        call, takes_context = found
+        return Call(call, context.job, *((context,) if takes_context else ()), timeout=self._timeout)
+
+    def _prepared(self, handler: Handler) -> Handler:
+        """`handler`, so that what it sets in its context variables is not there for the next job."""
+
+        def in_own_context(*args: Any) -> Any:
+            context = copy_context()
+            value = context.run(handler, *args)
+            return _awaited(context, value) if awaits and inspect.iscoroutine(value) else value
+
+        awaits = self._isolation == "async"
+        in_own_context.__qualname__ = describe(handler)  # for messages
+        return in_own_context
+
+
+@coroutine
+def _awaited(context: Context, running: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Await `running` in this task, but in `context`. (A task of its own would be cancelled and fail apart.)"""
+    step: Callable[[Any], Any] = running.send
+    value: Any = None
+    while True:
+        try:
+            awaited = context.run(step, value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value, step = (yield awaited), running.send
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the handler
+            value, step = error, running.throw
+
+
+def _with_text(error: BaseException) -> BaseException:
+    """`error`, or one in its place if its text cannot be had: that must not keep the job from failing."""
+    try:
+        str(error)
+    except Exception:  # noqa: BLE001 - __str__ is the user's code too
+        return RuntimeError(f"{type(error).__qualname__}, which has no readable text")
+    return error
+
+
+def _is_coroutine_function(handler: Handler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
+    )
 
 
 def _takes_context(handler: Handler) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(handler).parameters.values()
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return False
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return True
     return sum(parameter.kind in kinds for parameter in parameters) > 1

@@ -14,6 +14,7 @@ from conquiet.flow import Flow, Signal, Sleep
 from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.rows import attempt_json
+from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["MemoryBackend"]
 
@@ -43,7 +44,7 @@ class MemoryBackend:
         # Claimable now, by (priority, seq), and later, by time; entries that moved on are dropped when met.
         self._ready: dict[str, list[tuple[int, int, str]]] = {}
         self._later: list[tuple[float, str]] = []
-        self._work = Signal()
+        self._wakeups = Wakeups()
 
     def open(self, migrate: str) -> Flow[None]:
         yield from ()
@@ -77,16 +78,14 @@ class MemoryBackend:
                 self._jobs[row.id] = _Entry(self._seq, _new(queue, row, now))
                 self._offer(row.id, now)
                 added[row.id] = now
-        self._work.set()
+        self._wakeups.wake_all()
         return added
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         yield from ()
         with self._lock:
             now = self._clock.time()
-            self._work.clear()
-            while self._later and self._later[0][0] <= now:
-                self._offer(heapq.heappop(self._later)[1], now)
+            self._promote(now)
             rows: list[JobRow] = []
             failed = False
             for entry in self._next(claim.queues, now):
@@ -112,7 +111,7 @@ class MemoryBackend:
                 if entry is not None:
                     self._end(entry, settlement, now)
                     current.add(settlement.token)
-            self._work.set()
+            self._wakeups.wake_all()
             return current
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
@@ -125,8 +124,9 @@ class MemoryBackend:
                 if entry is not None:
                     row = entry.row
                     until = max(row.lease_expires_at or 0.0, now + (row.lease_ttl or 0.0))
-                    entry.row = row._replace(lease_expires_at=until)
-                    heapq.heappush(self._later, (until, job_id))
+                    entry.row = row._replace(
+                        lease_expires_at=until
+                    )  # its place in `_later` moves when it is met
                     extended[token] = until
             return extended
 
@@ -169,7 +169,7 @@ class MemoryBackend:
                 return False
             entry.row = entry.row._replace(state=READY, retries=0, retry_at=None, lease_expiries=0)
             self._offer(job_id, self._clock.time())
-        self._work.set()
+        self._wakeups.wake_all()
         return True
 
     def discard(self, job_id: str) -> Flow[bool]:
@@ -195,10 +195,28 @@ class MemoryBackend:
             return len(old)
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
-        with self._lock:
-            if self._later:
-                seconds = min(seconds, max(self._later[0][0] - self._clock.time(), 0.0))
-        yield Sleep(seconds, self._work, stop)
+        with self._wakeups.waiting() as woken:
+            with self._lock:
+                now = self._clock.time()
+                self._promote(now)
+                if any(self._has_claimable(name, now) for name in queues):
+                    return
+                if self._later:
+                    seconds = min(seconds, max(self._later[0][0] - now, 0.0))
+            yield Sleep(seconds, woken, stop)
+
+    def _promote(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            self._offer(heapq.heappop(self._later)[1], now)
+
+    def _has_claimable(self, queue: str, now: float) -> bool:
+        heap = self._ready.get(queue, [])
+        while heap:
+            entry = self._jobs.get(heap[0][2])
+            if entry is not None and entry.seq == heap[0][1] and _claimable(entry.row, now):
+                return True
+            heapq.heappop(heap)
+        return False
 
     def begin(self) -> Flow[Any]:
         yield from ()
@@ -236,8 +254,12 @@ class MemoryBackend:
         while heaps := [heap for heap in heaps if heap]:
             _, seq, job_id = heapq.heappop(min(heaps, key=lambda heap: heap[0]))
             entry = self._jobs.get(job_id)
-            if entry is not None and entry.seq == seq and _claimable(entry.row, now):
+            if entry is None or entry.seq != seq:
+                continue
+            if _claimable(entry.row, now):
                 yield entry
+            else:  # leased meanwhile; or the clock was set back, and it must not be forgotten
+                self._offer(job_id, now)
 
     def _expire(self, entry: _Entry, claim: Claim, now: float) -> bool:
         """Note that a lease has lapsed; True if that was its last chance and the job is Failed now."""
@@ -253,8 +275,12 @@ class MemoryBackend:
         else:
             ended = Settlement(row.id, "", JobState.READY, "lease expired")
         self._end(entry, ended, row.lease_expires_at or now)
-        entry.row = entry.row._replace(lease_expiries=times, finished_at=now)
-        return entry.row.state == FAILED
+        entry.row = entry.row._replace(lease_expiries=times)
+        if entry.row.state == FAILED:
+            entry.row = entry.row._replace(finished_at=now)
+            return True
+        entry.row = entry.row._replace(retry_at=row.retry_at)
+        return False
 
     def _lease(self, entry: _Entry, claim: Claim, now: float) -> JobRow:
         row = entry.row = entry.row._replace(

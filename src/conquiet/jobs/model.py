@@ -1,4 +1,8 @@
-"""What a job is, as people see it."""
+"""What a job is, as people see it.
+
+Jobs, leases and results are msgspec structs, immutable like frozen dataclasses but made ten times as fast: a worker
+makes several for every job.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from conquiet.errors import JobConfigError
 
@@ -34,8 +40,7 @@ class JobState(StrEnum):
     SUCCEEDED = "Succeeded"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """Temporary, exclusive ownership. `token` is new at every claim, `version` one higher; both fence writes."""
 
     token: str
@@ -45,8 +50,7 @@ class Lease:
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One delivery to a worker, and how it ended. `number` is its lease's version."""
 
     number: int
@@ -59,8 +63,7 @@ class Attempt:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A job as it was when it was read."""
 
     id: str
@@ -80,6 +83,12 @@ class Job:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def leased_until(self, expires_at: datetime) -> Job:
+        """This job after a heartbeat."""
+        assert self.lease is not None
+        lease = msgspec.structs.replace(self.lease, expires_at=expires_at)
+        return msgspec.structs.replace(self, lease=lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +113,7 @@ class Nack:
     category: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SettleResult:
+class SettleResult(msgspec.Struct, frozen=True):
     """What became of one job of a batch: `error` is the exception that the single call would have raised."""
 
     job_id: str

@@ -7,13 +7,19 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from conquiet import payload as json_rule
 from conquiet.backoff import full_jitter
 from conquiet.clock import utc
-from conquiet.errors import IllegalTransitionError, JobConfigError, JobNotFoundError, StaleLeaseError
+from conquiet.errors import (
+    IllegalTransitionError,
+    JobConfigError,
+    JobNotFoundError,
+    OutcomeUnknownError,
+    StaleLeaseError,
+    StoreUnavailableError,
+)
 from conquiet.flow import Flow
 from conquiet.jobs.backend import Backend, Claim, NewRow, Settlement
 from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds, error_text
@@ -47,7 +53,7 @@ class JobOperations:
 
     def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
         row = self._new_row(new)
-        at = yield from self.backend.insert(checked_name("queue", queue), [row], False, connection)
+        at = yield from self._insert(checked_name("queue", queue), [row], False, connection)
         enqueued_at = at[row.id]
         return Job(
             id=row.id,
@@ -71,8 +77,15 @@ class JobOperations:
         checked_name("queue", queue)
         if not rows:
             return []
-        added = yield from self.backend.insert(queue, rows, on_duplicate == "skip", connection)
-        return [row.id for row in rows if row.id in added]
+        added = yield from self._insert(queue, rows, on_duplicate == "skip", connection)
+        return list(dict.fromkeys(row.id for row in rows if row.id in added))
+
+    def _insert(self, queue: str, rows: list[NewRow], skip: bool, connection: Any) -> Flow[dict[str, float]]:
+        try:
+            return (yield from self.backend.insert(queue, rows, skip, connection))
+        except OutcomeUnknownError as error:
+            error.ids = tuple(row.id for row in rows)  # with these, and "skip", doing it again is safe
+            raise
 
     def _new_row(self, new: NewJob) -> NewRow:
         return NewRow(
@@ -103,7 +116,12 @@ class JobOperations:
         rows, more = yield from self.backend.claim(claim)
         while more and len(rows) < limit:
             # Jobs that had lost their last lease were failed in passing, and took places of this claim.
-            further, more = yield from self.backend.claim(claim._replace(limit=limit - len(rows)))
+            try:
+                further, more = yield from self.backend.claim(claim._replace(limit=limit - len(rows)))
+            except StoreUnavailableError:
+                if not rows:
+                    raise
+                break  # what is leased already must reach its worker; the next claim will tell
             rows += further
         return [job_of(row) for row in rows]
 
@@ -117,27 +135,30 @@ class JobOperations:
         yield from self._settle_one("release", job, _release(job), None)
 
     def ack_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
-        return (yield from self._settle("ack", [(job, _ack(job)) for job in jobs]))
+        return (
+            yield from self._settle("ack", [(job, _ack(job) if _held("ack", job) else None) for job in jobs])
+        )
 
     def nack_many(self, nacks: Iterable[Nack | Job]) -> Flow[list[SettleResult]]:
         items = [item if isinstance(item, Nack) else Nack(item) for item in nacks]
-        return (yield from self._settle("nack", [(item.job, self._nack(item)) for item in items]))
+        ends = [(item.job, self._nack(item) if _held("nack", item.job) else None) for item in items]
+        return (yield from self._settle("nack", ends))
 
     def release_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
-        return (yield from self._settle("release", [(job, _release(job)) for job in jobs]))
+        ends = [(job, _release(job) if _held("release", job) else None) for job in jobs]
+        return (yield from self._settle("release", ends))
 
     def heartbeat(self, job: Job) -> Flow[Job]:
         token = _token("heartbeat", job)
         expiries = yield from self.backend.heartbeat([(job.id, token)])
         if token not in expiries:
             raise _stale("heartbeat", job)
-        assert job.lease is not None
-        return replace(job, lease=replace(job.lease, expires_at=utc(expiries[token])))
+        return job.leased_until(utc(expiries[token]))
 
     def heartbeat_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
-        held = [(job, _token("heartbeat", job)) for job in jobs]
-        current = yield from self.backend.heartbeat([(job.id, token) for job, token in held])
-        return [_result("heartbeat", job, token in current) for job, token in held]
+        items = [(job, _token("heartbeat", job) if _held("heartbeat", job) else None) for job in jobs]
+        current = yield from self.backend.heartbeat([(job.id, token) for job, token in items if token])
+        return [_result("heartbeat", job, token in current) for job, token in items]
 
     def get(self, job_id: str) -> Flow[Job | None]:
         row = yield from self.backend.get(checked_name("id", job_id))
@@ -154,12 +175,14 @@ class JobOperations:
     ) -> Flow[list[Job]]:
         checked_int("limit", limit, 1)
         checked_int("offset", offset, 0)
+        if state is not None and state not in tuple(JobState):
+            raise JobConfigError(f"state must be one of {', '.join(JobState)}, not {state!r}")
         known = None if state is None else JobState(state)
-        rows = yield from self.backend.select(known, queue, limit, offset)
+        rows = yield from self.backend.select(known, _queue_or_all(queue), limit, offset)
         return [job_of(row) for row in rows]
 
     def stats(self, queue: str | None) -> Flow[dict[str, QueueStats]]:
-        return {stats.queue: stats for stats in (yield from self.backend.stats(queue))}
+        return {stats.queue: stats for stats in (yield from self.backend.stats(_queue_or_all(queue)))}
 
     def retry(self, job_id: str) -> Flow[Job]:
         if not (yield from self.backend.retry(checked_name("id", job_id))):
@@ -186,38 +209,40 @@ class JobOperations:
 
     def _nack(self, nack: Nack) -> Settlement:
         job, error = nack.job, nack.error
+        token = _token("nack", job)
         retry = nack.retryable and job.retries < job.max_retries
         kind = type(error).__qualname__ if isinstance(error, BaseException) else None
         return Settlement(
             job_id=job.id,
-            token=_token("nack", job),
+            token=token,
             state=JobState.READY if retry else JobState.FAILED,
             outcome="failed",
             retry=retry,
-            delay=(
-                full_jitter(self._retry.base_seconds, job.retries, self._retry.max_seconds, self._random)
-                if retry
-                else None
-            ),
-            error=None if error is None else error_text(str(error)),
+            delay=self._delay(job.retries) if retry else None,
+            error=None if error is None else error_text(error),
             error_type=None if kind is None else error_text(kind),
-            category=nack.category,
+            category=None if nack.category is None else error_text(nack.category),
         )
+
+    def _delay(self, retries: int) -> float:
+        schedule = self._retry
+        delay = full_jitter(schedule.base_seconds, retries, schedule.max_seconds, self._random)
+        return min(delay, schedule.max_seconds)  # for the jitter a maximum of 0 means none, here it means 0
 
     def _settle_one(self, what: str, job: Job, settlement: Settlement, connection: Any) -> Flow[None]:
         if settlement.token not in (yield from self.backend.settle([settlement], connection)):
             raise _stale(what, job)
 
-    def _settle(self, what: str, items: Sequence[tuple[Job, Settlement]]) -> Flow[list[SettleResult]]:
+    def _settle(self, what: str, items: Sequence[tuple[Job, Settlement | None]]) -> Flow[list[SettleResult]]:
         """Item by item what the single call would do; the second of two for one lease finds it gone."""
-        if not items:
-            return []
-        first = {settlement.token: settlement for _, settlement in reversed(items)}
-        current = yield from self.backend.settle(list(first.values()), None)
+        first = {end.token: end for _, end in reversed(items) if end is not None}
+        current = (yield from self.backend.settle(list(first.values()), None)) if first else set()
         results = []
-        for job, settlement in items:
-            results.append(_result(what, job, settlement.token in current))
-            current.discard(settlement.token)
+        for job, end in items:
+            ok = end is not None and end.token in current
+            results.append(_result(what, job, ok))
+            if end is not None:
+                current.discard(end.token)
         return results
 
 
@@ -228,22 +253,29 @@ def _new_id() -> str:
     return str(uuid.UUID(int=number & ~(0x3 << 62) | 0x2 << 62))
 
 
+def _queue_or_all(queue: str | None) -> str | None:
+    return None if queue is None else checked_name("queue", queue)
+
+
 def _ack(job: Job) -> Settlement:
-    return Settlement(job.id, _token("ack", job), JobState.SUCCEEDED, "succeeded")
+    token = _token("ack", job)
+    return Settlement(job.id, token, JobState.SUCCEEDED, "succeeded")
 
 
 def _release(job: Job) -> Settlement:
-    return Settlement(job.id, _token("release", job), JobState.READY, "released")
+    token = _token("release", job)
+    return Settlement(job.id, token, JobState.READY, "released")
+
+
+def _held(what: str, job: Job) -> bool:
+    if not isinstance(job, Job):
+        raise JobConfigError(f"{what} takes a Job, not {type(job).__name__}")
+    return job.lease is not None
 
 
 def _token(what: str, job: Job) -> str:
-    if not isinstance(job, Job):
-        raise JobConfigError(f"{what} takes a Job, not {type(job).__name__}")
-    if job.lease is None:
-        raise StaleLeaseError(
-            f"{what} of job {job.id!r}: this Job was not claimed (it is {job.state.value}): only what claim() "
-            "returned can be settled"
-        )
+    if not _held(what, job) or job.lease is None:
+        raise _stale(what, job)
     return job.lease.token
 
 
@@ -252,8 +284,12 @@ def _result(what: str, job: Job, ok: bool) -> SettleResult:
 
 
 def _stale(what: str, job: Job) -> StaleLeaseError:
-    version = job.lease.version if job.lease else 0
+    if job.lease is None:
+        return StaleLeaseError(
+            f"{what} of job {job.id!r}: this Job was not claimed (it is {job.state.value}): only what claim() "
+            "returned can be settled"
+        )
     return StaleLeaseError(
-        f"{what} of job {job.id!r}: its lease (version {version}) has expired, was taken over or is settled. Nothing "
+        f"{what} of job {job.id!r}: its lease (version {job.lease.version}) has expired, was taken over or is settled. Nothing "
         "was changed; the job may be running elsewhere, so this result must be dropped"
     )

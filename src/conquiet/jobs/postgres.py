@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import os
-import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from conquiet.errors import (
     DuplicateJobError,
     JobConfigError,
+    JobError,
     OutcomeUnknownError,
     StoreUnavailableError,
     redact,
@@ -23,14 +27,13 @@ from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs import schema
 from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
+from conquiet.jobs.listener import AsyncListener, Listener
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
 
 __all__ = ["PostgresBackend"]
 
-_TIMES = ("retry_at", "enqueued_at", "lease_expires_at", "lease_started_at", "finished_at")
 _CASTS = {"lease_token": "lease_token::text", "attempts": "attempts::text"}
-_CASTS |= {name: f"date_part('epoch', job.{name})" for name in _TIMES}
 _COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 _SQL = load("postgres", columns=_COLUMNS)
 _INSERT = {
@@ -38,6 +41,17 @@ _INSERT = {
 }
 _MIGRATIONS = migrations("postgres")
 _CHANNEL = "conquiet_jobs"
+_LOCKED_SECONDS = 0.05
+# A server that went away without a word must not hold a worker for as long as TCP would; the DSN may say otherwise.
+_CONNECTION = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_INHERITED: list[Any] = []  # a parent's connections, kept alive untouched in its fork
+_log = logging.getLogger("conquiet.jobs")
 
 
 class PostgresBackend:
@@ -50,13 +64,18 @@ class PostgresBackend:
         self._awaits = awaits
         self._where = redact(dsn)
         self._idle: list[Any] = []
-        self._listener: Any = None
+        self._listeners: list[Listener] = []  # one for each who waits at a time, listening also in between
         self._closed = False
+        self._pid = os.getpid()
 
     def open(self, migrate: str) -> Flow[None]:
-        found = yield from self._version()
-        if schema.check_version(found, _MIGRATIONS[-1].version, self._where, migrate):
-            yield from self.migrate(None)
+        try:
+            found = yield from self._version()
+            if schema.check_version(found, _MIGRATIONS[-1].version, self._where, migrate):
+                yield from self.migrate(None)
+        except BaseException:
+            yield from self._drop_connections()
+            raise
 
     def _version(self) -> Flow[int | None]:
         rows = yield from self._rows("SELECT to_regclass('conquiet_schema') IS NOT NULL", {})
@@ -109,7 +128,9 @@ class PostgresBackend:
             )
         except pg.UniqueViolation as error:
             taken = yield from self._rows(_SQL["existing"], {"ids": ids}, theirs=connection)
-            double = [row[0] for row in taken] or [next(i for i in ids if ids.count(i) > 1)]
+            # Every one that is taken, and every one after its first in this call; all, if what was there is gone.
+            seen = {row[0] for row in taken}
+            double = [name for name in ids if name in seen or seen.add(name)] or ids  # type: ignore[func-returns-value]
             raise DuplicateJobError(
                 f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued", double
             ) from error
@@ -118,11 +139,14 @@ class PostgresBackend:
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         values = {**claim._asdict(), "queues": list(claim.queues), "expired_error": EXPIRED_ERROR}
         claimed = yield from self._rows(_SQL["claim"], values, "claim")
-        claimed.sort(key=lambda row: (row[5], row[0]))  # RETURNING keeps no order: priority, then seq
+        claimed.sort(key=_place)  # RETURNING keeps no order: priority, then seq
         rows = [JobRow(*row[2:]) for row in claimed]
         if len(rows) == claim.limit and any(row[1] for row in claimed):
             # Probably more delayed jobs are due than fit into a claim: let them join the others.
-            yield from self._rows(_SQL["promote"], {"queues": list(claim.queues)})
+            try:
+                yield from self._count(_SQL["promote"], {"queues": list(claim.queues)}, "promote")
+            except StoreUnavailableError as error:
+                _log.debug("delayed jobs were not promoted, the next claim will try again: %s", error)
         leased = [row for row in rows if row.state == JobState.IN_FLIGHT]
         return leased, len(leased) < len(rows)
 
@@ -130,31 +154,31 @@ class PostgresBackend:
         acks = [end for end in settlements if end.state is JobState.SUCCEEDED]
         others = [end for end in settlements if end.state is not JobState.SUCCEEDED]
         current: set[str] = set()
-        if acks:
-            values: dict[str, list[Any]] = {
-                "ids": [end.job_id for end in acks],
-                "tokens": [end.token for end in acks],
-            }
-            rows = yield from self._rows(_SQL["ack"], values, "ack", theirs=connection)
-            current.update(row[0] for row in rows)
-        if others:
-            values = {
-                "ids": [end.job_id for end in others],
-                "tokens": [end.token for end in others],
-                "states": [end.state.value for end in others],
-                "outcomes": [end.outcome for end in others],
-                "retries": [int(end.retry) for end in others],
-                "delays": [end.delay for end in others],
-                "errors": [end.error for end in others],
-                "error_types": [end.error_type for end in others],
-                "categories": [end.category for end in others],
-            }
-            rows = yield from self._rows(_SQL["settle"], values, "settle", theirs=connection)
-            current.update(row[0] for row in rows)
+        for name, ends in (("ack", acks), ("settle", others)):
+            if ends:
+                values: dict[str, Any] = {
+                    "ids": _array(end.job_id for end in ends),
+                    "tokens": _array(end.token for end in ends),
+                }
+                if name == "settle":
+                    values |= {
+                        "states": [end.state.value for end in ends],
+                        "outcomes": [end.outcome for end in ends],
+                        "retries": [int(end.retry) for end in ends],
+                        "delays": [end.delay for end in ends],
+                        "errors": [end.error for end in ends],
+                        "error_types": [end.error_type for end in ends],
+                        "categories": [end.category for end in ends],
+                    }
+                rows = yield from self._rows(_SQL[name], values, name, theirs=connection)
+                current.update(ends[place - 1].token for (place,) in rows)
         return current
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
-        values = {"ids": [job_id for job_id, _ in leases], "tokens": [token for _, token in leases]}
+        values = {
+            "ids": _array(job_id for job_id, _ in leases),
+            "tokens": _array(token for _, token in leases),
+        }
         rows = yield from self._rows(_SQL["heartbeat"], values, "heartbeat")
         extended: dict[str, float] = {}
         for token, until in rows:
@@ -180,32 +204,35 @@ class PostgresBackend:
         return bool((yield from self._rows(_SQL["retry"], {"id": job_id}, "retry")))
 
     def discard(self, job_id: str) -> Flow[bool]:
-        return bool((yield from self._rows(_SQL["discard"] + " RETURNING 1", {"id": job_id}, "discard")))
+        return (yield from self._count(_SQL["discard"], {"id": job_id}, "discard")) == 1
 
     def prune(self, older_than: float) -> Flow[int]:
-        return len(
-            (yield from self._rows(_SQL["prune"] + " RETURNING 1", {"older_than": older_than}, "prune"))
-        )
+        return (yield from self._count(_SQL["prune"], {"older_than": older_than}, "prune"))
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
-        if self._listener is None:
-            # Listening comes first, then one more look by the caller: what arrived in between is not missed.
-            listener = yield from self._connect()
-            with self._translated("listen", listener):
-                yield Call(listener.execute, f"LISTEN {_CHANNEL}")
-            self._listener = listener
-            return
-        due = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
-        if due[0][0] is not None:
-            seconds = min(seconds, max(due[0][0], 0.0))
-        wait = _wait_async if self._awaits else _wait
+        self._forget_parents_connections()
+        listener = self._listeners.pop() if self._listeners else (yield from self._listen())
         try:
-            with self._translated("listen", self._listener):
-                yield Call(wait, self._listener, seconds, stop)
+            # It listens: from here on nothing is missed, and what was there before is found now.
+            due = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
+            if due[0][0] is not None:
+                # What is due and was not claimed is locked by somebody: look again soon, not at once.
+                seconds = min(seconds, max(due[0][0], _LOCKED_SECONDS))
+            with self._translated("listen", listener.connection):
+                yield listener.wait(seconds, stop)
         except BaseException:
-            listener, self._listener = self._listener, None
             yield Call(listener.close, shield=True)
             raise
+        if self._closed:
+            yield Call(listener.close, shield=True)
+        else:
+            self._listeners.append(listener)
+
+    def _listen(self) -> Flow[Listener]:
+        connection = yield from self._connect()
+        with self._translated("listen", connection):
+            yield Call(connection.execute, f"LISTEN {_CHANNEL}")
+        return AsyncListener(connection) if self._awaits else Listener(connection)
 
     def begin(self) -> Flow[Any]:
         connection = yield from self._take()
@@ -231,10 +258,19 @@ class PostgresBackend:
 
     def close(self) -> Flow[None]:
         self._closed = True
-        connections = [*self._idle, *([self._listener] if self._listener is not None else [])]
-        self._idle, self._listener = [], None
-        for connection in connections:
-            yield Call(connection.close, shield=True)
+        yield from self._drop_connections()
+
+    def _drop_connections(self) -> Flow[None]:
+        closing = [*(idle.close for idle in self._idle), *(listener.close for listener in self._listeners)]
+        self._idle, self._listeners = [], []
+        for close in closing:
+            yield Call(close, shield=True)
+
+    def _forget_parents_connections(self) -> None:
+        """After a fork they are the parent's: using them, or closing them properly, would disturb it."""
+        if os.getpid() != self._pid:
+            _INHERITED.extend([*self._idle, *self._listeners])
+            self._idle, self._listeners, self._pid = [], [], os.getpid()
 
     def _rows(
         self, sql: str, values: dict[str, Any], change: str = "", theirs: Any = None, savepoint: bool = False
@@ -245,12 +281,23 @@ class PostgresBackend:
         """
         if theirs is not None:
             return (yield from self._rows_in(_psycopg(theirs), sql, values, savepoint))
+        cursor = yield from self._execute(sql, values, change)
+        rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
+        return rows
+
+    def _count(self, sql: str, values: dict[str, Any], change: str) -> Flow[int]:
+        cursor = yield from self._execute(sql, values, change)
+        count: int = cursor.rowcount
+        return count
+
+    def _execute(self, sql: str, values: dict[str, Any], change: str) -> Flow[Any]:
         connection = yield from self._take()
         try:
             with self._translated(change or "read", connection, unknown=bool(change)):
-                cursor = yield Call(connection.execute, sql, values)
-                rows: list[Any] = (yield Call(cursor.fetchall)) if cursor.description else []
+                cursor = yield Call(partial(connection.execute, sql, values, binary=True))
         except (StoreUnavailableError, pg.UniqueViolation):
+            if connection.closed:  # so are, most likely, those that were idle: the server went away
+                yield from self._drop_connections()
             yield from self._give_back(connection)
             raise
         except BaseException:
@@ -258,40 +305,52 @@ class PostgresBackend:
             yield Call(connection.close, shield=True)
             raise
         yield from self._give_back(connection)
-        return rows
+        return cursor
 
     def _rows_in(self, connection: Any, sql: str, values: dict[str, Any], savepoint: bool) -> Flow[list[Any]]:
         """In the caller's transaction; a refused row must not spoil what the caller did before."""
-        if savepoint:
-            yield Call(connection.execute, "SAVEPOINT conquiet")
-        try:
-            cursor = yield Call(connection.execute, sql, values)
-            rows: list[Any] = (yield Call(cursor.fetchall)) if cursor.description else []
-        except psycopg.Error:
+        with self._translated("the transaction given as connection=", connection):
             if savepoint:
-                yield Call(connection.execute, "ROLLBACK TO SAVEPOINT conquiet")
-            raise
-        if savepoint:
-            yield Call(connection.execute, "RELEASE SAVEPOINT conquiet")
-        return rows
+                yield Call(connection.execute, "SAVEPOINT conquiet")
+            try:
+                cursor = connection.cursor(
+                    row_factory=tuple_row
+                )  # the caller's connection may make other rows
+                yield Call(cursor.execute, sql, values)
+                rows: list[Any] = yield Call(cursor.fetchall)
+            except psycopg.Error:
+                if savepoint and not connection.closed:
+                    yield Call(connection.execute, "ROLLBACK TO SAVEPOINT conquiet")
+                raise
+            if savepoint:
+                yield Call(connection.execute, "RELEASE SAVEPOINT conquiet")
+            return rows
 
     def _connect(self) -> Flow[Any]:
         if self._closed:
-            raise StoreUnavailableError(f"the store on {self._where} is closed")
+            raise JobError(f"the store on {self._where} is closed")
         connect = psycopg.AsyncConnection.connect if self._awaits else psycopg.Connection.connect
         try:
-            return (yield Call(lambda: connect(self.dsn, autocommit=True)))
+            settings: dict[str, Any] = {**_CONNECTION, **conninfo_to_dict(self.dsn), "autocommit": True}
+            connection = yield Call(lambda: connect(**settings))
+            # UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it,
+            # and PostgreSQL, left alone, plans it anew each time.
+            yield Call(connection.execute, "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan")
+            return connection
         except psycopg.Error as error:
             raise StoreUnavailableError(
                 f"{self._where} cannot be reached: {redact(str(error)).strip()}"
             ) from error
 
     def _take(self) -> Flow[Any]:
-        while self._idle:
-            connection = self._idle.pop()
+        self._forget_parents_connections()
+        while True:
+            try:
+                connection = self._idle.pop()  # looking first would leave room for another thread's pop
+            except IndexError:
+                return (yield from self._connect())
             if not connection.closed:
                 return connection
-        return (yield from self._connect())
 
     def _give_back(self, connection: Any) -> Flow[None]:
         if self._closed:
@@ -315,51 +374,25 @@ class PostgresBackend:
             raise StoreUnavailableError(f"{what} on {self._where}: {reason}. Nothing was changed") from error
 
 
+def _place(claimed: tuple[Any, ...]) -> tuple[int, int]:
+    return claimed[5], claimed[0]
+
+
+def _array(texts: Iterable[str]) -> str:
+    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text."""
+    quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
+    return "{" + ",".join(quoted) + "}"
+
+
 def _psycopg(connection: Any) -> Any:
     theirs = driver_connection(connection)
     if not isinstance(theirs, psycopg.Connection | psycopg.AsyncConnection):
         raise JobConfigError(
             f"connection= takes a psycopg or SQLAlchemy connection, not {type(connection).__name__}"
         )
+    if theirs.autocommit and theirs.info.transaction_status == TransactionStatus.IDLE:
+        raise JobConfigError(
+            "connection= needs a transaction, and this psycopg connection commits every statement by itself: "
+            "use it inside `with connection.transaction():`"
+        )
     return theirs
-
-
-def _wait(listener: psycopg.Connection, seconds: float, stop: Signal) -> None:
-    """Until a notification, `stop`, or the time is up."""
-    reader, writer = os.pipe()
-
-    def wake() -> None:
-        os.write(writer, b"x")
-
-    stop.add_waker(wake)
-    try:
-        if not stop.is_set():
-            select.select([listener.fileno(), reader], [], [], seconds)
-        for _ in listener.notifies(timeout=0):
-            pass
-    finally:
-        stop.remove_waker(wake)
-        os.close(reader)
-        os.close(writer)
-
-
-async def _wait_async(listener: psycopg.AsyncConnection, seconds: float, stop: Signal) -> None:
-    loop = asyncio.get_running_loop()
-    woken = asyncio.Event()
-
-    def wake() -> None:
-        loop.call_soon_threadsafe(woken.set)
-
-    stop.add_waker(wake)
-    loop.add_reader(listener.fileno(), woken.set)
-    try:
-        if not stop.is_set():
-            async with asyncio.timeout(seconds):
-                await woken.wait()
-    except TimeoutError:
-        pass
-    finally:
-        stop.remove_waker(wake)
-        loop.remove_reader(listener.fileno())
-    async for _ in listener.notifies(timeout=0):
-        pass

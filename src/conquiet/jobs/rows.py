@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+from typing import Any
 
 from conquiet import payload
 from conquiet.clock import utc
@@ -21,7 +23,7 @@ def job_of(row: JobRow) -> Job:
         lease = Lease(
             row.lease_token,
             row.lease_version,
-            utc(row.lease_expires_at),
+            _at(row.lease_expires_at),
             row.lease_ttl or 0.0,
             row.lease_worker or "",
         )
@@ -33,14 +35,18 @@ def job_of(row: JobRow) -> Job:
         _STATES[row.state],
         row.retries,
         row.max_retries,
-        None if row.retry_at is None else utc(row.retry_at),
-        utc(row.enqueued_at),
+        None if row.retry_at is None else _at(row.retry_at),
+        _at(row.enqueued_at),
         lease,
         row.error,
         _attempts(row),
         row.correlation_id,
         row.lease_expiries,
     )
+
+
+def _at(time: Any) -> datetime:
+    return time if isinstance(time, datetime) else utc(time)
 
 
 def _attempts(row: JobRow) -> tuple[Attempt, ...]:
@@ -50,7 +56,7 @@ def _attempts(row: JobRow) -> tuple[Attempt, ...]:
     # The hot path writes no history: what an ack would add stands in the row.
     assert row.lease_started_at is not None
     assert row.finished_at is not None
-    started_at, ended_at = utc(row.lease_started_at), utc(row.finished_at)
+    started_at, ended_at = _at(row.lease_started_at), _at(row.finished_at)
     return (*written, Attempt(row.lease_version, row.lease_worker or "", started_at, ended_at, "succeeded"))
 
 

@@ -21,11 +21,11 @@ def check_version(found: int | None, newest: int, where: str, migrate: str) -> b
         if migrate == "auto":
             return True
         raise SchemaVersionError(
-            f"{where} has no job tables: call migrate() on the store, or open it with migrate='auto'"
+            f"{where} has no job tables: call conquiet.jobs.migrate(dsn), or open the store with migrate='auto'"
         )
     if found < newest:
         raise SchemaVersionError(
-            f"{where} has schema version {found}, this release needs {newest}: stop the workers and call migrate()"
+            f"{where} has schema version {found}, this release needs {newest}: stop the workers and call conquiet.jobs.migrate(dsn)"
         )
     raise SchemaVersionError(
         f"{where} has schema version {found}, newer than the {newest} of this release: upgrade conquiet"
@@ -36,8 +36,14 @@ def steps(migrations: list[Migration], found: int, target: int | None) -> list[t
     """(name, SQL, version after it) for each step from `found` to `target` (None: the newest), up or down."""
     newest = migrations[-1].version
     target = newest if target is None else target
-    if not 0 <= target <= newest:
-        raise JobConfigError(f"there is no schema version {target}; this release knows 0 (none) to {newest}")
+    if type(target) is not int or not 0 <= target <= newest:
+        raise JobConfigError(
+            f"there is no schema version {target!r}; this release knows 0 (none) to {newest}"
+        )
+    if found > newest:
+        raise SchemaVersionError(
+            f"the database has schema version {found}, newer than the {newest} of this release: upgrade conquiet"
+        )
     if target >= found:
         return [(step.name, step.up, step.version) for step in migrations if found < step.version <= target]
     down = [step for step in reversed(migrations) if target < step.version <= found]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random as random_module
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote
@@ -30,7 +30,7 @@ from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.sqlite import SqliteBackend
 from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
 
-__all__ = ["AsyncJobStore", "JobStore", "open_async_store", "open_store"]
+__all__ = ["AsyncJobStore", "JobStore", "migrate", "open_async_store", "open_store"]
 
 _DEFAULT_RETRY = RetrySchedule()
 
@@ -71,6 +71,18 @@ async def open_async_store(
     return store
 
 
+def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
+    """Bring the schema of the database at `dsn` to a version (None: the newest), up or down; the steps taken.
+
+    For a database that `open_store` refuses; a store that is open has `migrate()` too.
+    """
+    backend = _backend(dsn, None, awaits=False)
+    try:
+        return run(backend.migrate(target))
+    finally:
+        run(backend.close())
+
+
 def _operations(
     backend: Backend,
     retry: RetrySchedule,
@@ -89,7 +101,7 @@ def _operations(
 
 def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
     scheme, found, rest = dsn.partition("://")
-    if scheme == "memory" and not rest:
+    if scheme == "memory" and found and not rest:
         return MemoryBackend(clock or SYSTEM_CLOCK)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         path, _, options = rest[1:].partition("?")
@@ -319,6 +331,13 @@ class AsyncJobStore:
 
     async def prune(self, older_than: float) -> int:
         return await run_async(self.operations.prune(older_than))
+
+    @asynccontextmanager
+    async def listen(self, *queues: str) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
+        """Gives `await wait(seconds)`, which returns as soon as there may be work, or when the time is up."""
+        never, backend = Signal(), self.operations.backend
+        await run_async(backend.wait_for_work(queues, 0.0, never))
+        yield lambda seconds: run_async(backend.wait_for_work(queues, seconds, never))
 
     async def migrate(self, target: int | None = None) -> Sequence[str]:
         return await run_async(self.operations.backend.migrate(target))

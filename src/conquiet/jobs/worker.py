@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from conquiet.clock import SYSTEM_CLOCK
 from conquiet.errors import JobConfigError
 from conquiet.flow import run, run_async
 from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds
-from conquiet.jobs.execution import Executor, JobContext
+from conquiet.jobs.execution import Executor, JobContext, check_handlers
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
 from conquiet.jobs.working import WorkerCounts, WorkerSettings, Working
@@ -71,10 +72,9 @@ class JobWorker:
             prefetch=None if prefetch is None else checked_int("prefetch", prefetch, 0, 100_000),
             shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout),
         )
-        for one in handler.values() if isinstance(handler, Mapping) else (handler,):
-            if isolation != "async" and inspect.iscoroutinefunction(one):
-                raise JobConfigError(f"{one.__qualname__} is a coroutine function: use isolation='async'")
+        check_handlers(handler, self._settings.queues, isolation)
         self._working: Working | None = None
+        self._busy = threading.Lock()
         self._stops = 0
         self.counts = WorkerCounts()
 
@@ -91,17 +91,15 @@ class JobWorker:
         if self._isolation != "async":
             raise JobConfigError(f"run_async needs isolation='async', not {self._isolation!r}")
         operations = self._store.operations
-        if isinstance(self._store, AsyncJobStore):
-            with stop_on_sigterm(self.stop):
-                return await run_async(self._start(operations).run(until_idle, wait_for_delayed))
-        twin = operations.awaiting()
-        await run_async(twin.backend.open("never"))
-        try:
-            with stop_on_sigterm(self.stop):
-                return await run_async(self._start(twin).run(until_idle, wait_for_delayed))
-        finally:
-            if twin.backend is not operations.backend:
-                await run_async(twin.backend.close())
+        own = not isinstance(self._store, AsyncJobStore)
+        if own:
+            operations = operations.awaiting()
+        with self._only_run():
+            try:
+                return await run_async(self._start(operations, own).run(until_idle, wait_for_delayed))
+            finally:
+                if operations.backend is not self._store.operations.backend:
+                    await run_async(operations.backend.close())
 
     def stop(self) -> None:
         """Drain: claim nothing more, give back what has not begun, finish the rest. A second call ends at once."""
@@ -116,12 +114,24 @@ class JobWorker:
     def _run(self, until_idle: bool, wait_for_delayed: bool) -> WorkerCounts:
         if self._isolation == "async":
             return asyncio.run(self.run_async(until_idle=until_idle, wait_for_delayed=wait_for_delayed))
-        with stop_on_sigterm(self.stop):
-            return run(self._start(self._store.operations).run(until_idle, wait_for_delayed))
+        with self._only_run():
+            return run(self._start(self._store.operations, False).run(until_idle, wait_for_delayed))
 
-    def _start(self, operations: JobOperations) -> Working:
+    @contextmanager
+    def _only_run(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise JobConfigError("this worker runs already: make another one")
+        try:
+            with stop_on_sigterm(self.stop):
+                yield
+        finally:
+            self._busy.release()
+
+    def _start(self, operations: JobOperations, opens_store: bool) -> Working:
         executor = Executor(self._handlers, operations, self._isolation, self._timeout)
-        self._working = Working(operations, executor, self._settings, SYSTEM_CLOCK, random.random)
+        self._working = Working(
+            operations, executor, self._settings, SYSTEM_CLOCK, random.random, opens_store=opens_store
+        )
         self.counts = self._working.counts
         for _ in range(self._stops):  # stopped before it began
             self._working.stop()

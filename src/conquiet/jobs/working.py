@@ -12,15 +12,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from conquiet.clock import Clock
-from conquiet.errors import AbandonedThreadsError, StaleLeaseError, StoreUnavailableError
+from conquiet.errors import AbandonedThreadsError, StoreUnavailableError
 from conquiet.flow import Beside, Cancelled, Child, Flow, Signal, Sleep, shielded
 from conquiet.jobs.execution import Execution, Executor, JobContext
-from conquiet.jobs.model import Job, Nack, SettleResult
+from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.outage import Outage
+from conquiet.jobs.settling import Held, Settling, WorkerCounts
 
 __all__ = ["WorkerCounts", "WorkerSettings", "Working"]
 
@@ -29,6 +31,8 @@ _log = logging.getLogger("conquiet.jobs")
 _POLL_SECONDS = 2.0  # the fall-back where a wake-up was missed
 _AHEAD_SECONDS = 0.2  # how much work to hold in advance, at the speed seen so far
 _MOST_AHEAD = 1_000
+_HANDLER_GRACE = 0.5  # for handlers to notice that they were cut off
+_STORE_GRACE = 5.0  # for a last answer of the store, once nothing else is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +45,6 @@ class WorkerSettings:
     shutdown_timeout: float
 
 
-@dataclass(slots=True)
-class WorkerCounts:
-    """What became of the jobs that a worker claimed."""
-
-    claimed: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    released: int = 0
-    lost: int = 0  # the lease was gone: the result was discarded
-    abandoned: int = 0  # still running on a thread when the worker ended
-
-
-@dataclass(eq=False, slots=True)
-class _Held:
-    """A leased job, from its claim until it is settled."""
-
-    context: JobContext
-    started: bool = False
-    lost: bool = False
-    ended: Execution | None = field(default=None)
-
-
 class Working:
     """One run of a worker."""
 
@@ -73,25 +55,27 @@ class Working:
         settings: WorkerSettings,
         clock: Clock,
         random: Callable[[], float],
+        *,
+        opens_store: bool = False,
     ) -> None:
         self._operations = operations
         self._executor = executor
         self._settings = settings
         self._clock = clock
         self._outage = Outage(clock, random)
+        self._opens_store = opens_store
         self.counts = WorkerCounts()
         self.stopping = Signal()
         self.stopping_hard = Signal()
         self._nudge = Signal()  # wakes the fetcher
-        self._held: dict[str, _Held] = {}  # by token
-        self._inbox: deque[_Held] = deque()
+        self._held: dict[str, Held] = {}  # by token
+        self._inbox: deque[Held] = deque()
         self._has_work = Signal()
-        self._done: deque[_Held] = deque()
-        self._has_done = Signal()
         self._no_more = Signal()  # the runners end when the inbox is empty
-        self._no_more_done = Signal()  # the committer ends when everything is settled
+        self._settling = Settling(
+            operations, self._held, self.counts, self._outage, clock, self._nudge, self.stopping_hard
+        )
         self._failure: BaseException | None = None
-        self._rate = 0.0
 
     def stop(self) -> None:
         """Once: drain. Twice: end at once. Any thread, any signal handler."""
@@ -104,53 +88,74 @@ class Working:
         return [held.context for held in list(self._held.values()) if held.started and held.ended is None]
 
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
-        keeper: Child[None] = yield Beside(self._keep(), name="job heartbeats")
-        committer: Child[None] = yield Beside(self._commit(), name="job commits")
+        keeper: Child[None] = yield Beside(self._part(self._keep()), name="job heartbeats")
+        committer: Child[None] = yield Beside(self._part(self._settling.run()), name="job commits")
         runners: list[Child[None]] = []
         for number in range(self._settings.concurrency):
-            runner = yield Beside(self._run_jobs(), name=f"job runner {number}")
+            runner = yield Beside(self._part(self._run_jobs()), name=f"job runner {number}")
             runners += [runner]
         try:
             yield from self._fetch(until_idle, wait_for_delayed)
         finally:
             self.stopping.set()
-            yield from shielded(self._finish(runners))
-            self._no_more_done.set()
-            yield Sleep(None, committer.finished, shield=True)
-            keeper.cancel()
-            yield Sleep(None, keeper.finished, shield=True)
+            try:
+                yield from shielded(self._finish(runners, committer, keeper))
+            except BaseException:  # interrupted once more: end at once
+                self.stopping_hard.set()
+                yield from shielded(self._finish(runners, committer, keeper))
+                raise
         if self._failure is not None:
             raise self._failure
         return self.counts
+
+    def _part(self, part: Flow[None]) -> Flow[None]:
+        """Where one part breaks down the worker ends: the others would go on, and hold their jobs, for nothing."""
+        try:
+            yield from part
+        except Cancelled:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by run(), when everything else has ended
+            self._break_down(error)
+
+    def _break_down(self, error: BaseException) -> None:
+        _log.error("the worker ends: %r", error)
+        if self._failure is None:
+            self._failure = error
+        elif self._failure is not error:
+            self._failure.add_note(f"and then: {error!r}")
+        self.stopping.set()
+        self._nudge.set()
 
     # -- fetch ---------------------------------------------------------------------------------------------------
 
     def _fetch(self, until_idle: bool, wait_for_delayed: bool) -> Flow[None]:
         attempt = 0
-        while not self.stopping.is_set():
+        opened = not self._opens_store
+        backend, settings = self._operations.backend, self._settings
+        while True:
             self._nudge.clear()
+            if self.stopping.is_set():  # looked at after the clearing, so that no stop() is slept through
+                return
             room = self._room()
             if room <= 0:
                 yield Sleep(_POLL_SECONDS, self._nudge)
                 continue
             try:
-                jobs = yield from self._operations.claim(
-                    self._settings.queues, room, self._settings.lease_ttl, self._settings.name
+                if not opened:
+                    yield from backend.open("never")
+                    opened = True
+                jobs = yield from self._outage.watch(
+                    self._operations.claim(settings.queues, room, settings.lease_ttl, settings.name)
                 )
-                self._outage.over()
-                attempt = 0
                 if jobs:
                     self._take_in(jobs)
-                elif not until_idle or self._held:
-                    yield from self._operations.backend.wait_for_work(
-                        self._settings.queues, _POLL_SECONDS, self._nudge
-                    )
-                elif not wait_for_delayed or (yield from self._nothing_left()):
-                    return
+                elif until_idle and not self._held:
+                    if not wait_for_delayed or (yield from self._nothing_left()):
+                        return
+                    yield from backend.wait_for_work(settings.queues, _POLL_SECONDS, self._nudge)
                 else:
-                    yield from self._operations.backend.wait_for_work(
-                        self._settings.queues, _POLL_SECONDS, self._nudge
-                    )
+                    yield from backend.wait_for_work(settings.queues, _POLL_SECONDS, self._nudge)
+                attempt = 0
             except StoreUnavailableError as error:
                 yield from self._outage.pause(error, attempt, self.stopping)
                 attempt += 1
@@ -159,7 +164,9 @@ class Working:
         """How many jobs to claim now: enough to keep the runners busy until the next claim, in few large claims."""
         ahead = self._settings.prefetch
         if ahead is None:
-            ahead = min(max(self._settings.concurrency, int(self._rate * _AHEAD_SECONDS)), _MOST_AHEAD)
+            ahead = min(
+                max(self._settings.concurrency, int(self._settling.rate * _AHEAD_SECONDS)), _MOST_AHEAD
+            )
         room = self._settings.concurrency + ahead - len(self._held)
         return room if room * 2 >= ahead else 0
 
@@ -167,7 +174,7 @@ class Working:
         self.counts.claimed += len(jobs)
         for job in jobs:
             assert job.lease is not None
-            held = _Held(JobContext(job, self._operations.backend, Signal()))
+            held = Held(self._executor.context(job))
             self._held[job.lease.token] = held
             self._inbox.append(held)
         self._has_work.set()
@@ -187,22 +194,18 @@ class Working:
                     return
                 yield Sleep(None, self._has_work, self._no_more)
                 continue
-            if held.lost:
-                continue
-            held.started = True
-            try:
-                held.ended = yield from self._executor.execute(held.context)
-            except AbandonedThreadsError as error:
-                # No thread can be had to run it within a limit: this worker is of no use any more.
-                held.ended = Execution(held.context.job, error, given_back=True)
-                self._failure = error
-                self.stop()
-            self._done.append(held)
-            self._has_done.set()
-            if held.ended.given_back and isinstance(held.ended.error, Cancelled):
-                raise held.ended.error
+            if self.stopping.is_set():
+                ended = Execution(held.context.job, given_back=True)
+            elif held.lost:
+                ended = Execution(held.context.job, lost=True)
+            else:
+                held.started = True
+                ended = yield from self._executor.execute(held.context)
+                if _ends_worker(ended.error):
+                    self._break_down(ended.error)
+            self._settling.add(held, ended)
 
-    def _next(self) -> _Held | None:
+    def _next(self) -> Held | None:
         """The next job. A signal cleared by one runner may have been meant for another, so it is set again."""
         try:
             return self._inbox.popleft()
@@ -220,140 +223,71 @@ class Working:
     def _keep(self) -> Flow[None]:
         attempt = 0
         while True:
-            yield Sleep(self._settings.lease_ttl / 3)
+            if not attempt:
+                yield Sleep(self._settings.lease_ttl / 3)
             held = [item for item in list(self._held.values()) if not item.lost]
             if not held:
+                attempt = 0
                 continue
             try:
-                results = yield from self._operations.heartbeat_many([item.context.job for item in held])
-                self._outage.over()
-                attempt = 0
+                results = yield from self._outage.watch(
+                    self._operations.heartbeat_many([item.context.job for item in held])
+                )
             except StoreUnavailableError as error:
                 yield from self._outage.pause(error, min(attempt, 3))
                 attempt += 1
                 continue
+            attempt = 0
             for item, result in zip(held, results, strict=True):
-                if not result.ok and item.ended is None:
+                if not result.ok and item.ended is None and not item.context.settling:
                     self._lose(item)
 
-    def _lose(self, held: _Held) -> None:
-        """Somebody else may run it now. What has not begun is dropped; what has is told, its result discarded."""
+    def _lose(self, held: Held) -> None:
+        """Somebody else may run it now. What has not begun will not begin; what has is told, its result discarded."""
         held.lost = True
         held.context.lease_lost.set()
-        if not held.started:
-            self._forget(held)
-            self.counts.lost += 1
         _log.warning("job %s: the lease was lost; its result will be discarded", held.context.job.id)
-
-    def _forget(self, held: _Held) -> None:
-        self._held.pop(held.context.token, None)
-        self._nudge.set()
-
-    # -- commit --------------------------------------------------------------------------------------------------
-
-    def _commit(self) -> Flow[None]:
-        began, count = self._clock.monotonic(), 0
-        while True:
-            self._has_done.clear()
-            batch = [self._done.popleft() for _ in range(len(self._done))]
-            if not batch:
-                if self._no_more_done.is_set():
-                    return
-                yield Sleep(None, self._has_done, self._no_more_done)
-                began, count = self._clock.monotonic(), 0  # idle time says nothing about speed
-                continue
-            yield from shielded(self._settle(batch))
-            count += len(batch)
-            seconds = self._clock.monotonic() - began
-            if seconds > 0.05:
-                self._rate = count / seconds
-                began, count = self._clock.monotonic(), 0
-
-    def _settle(self, batch: list[_Held]) -> Flow[None]:
-        """End the leases of a batch; an outage is waited for: what was done is settled after it, or refused."""
-        acks, nacks, releases = [], [], []
-        for held in batch:
-            ended = held.ended
-            assert ended is not None
-            if ended.settled or ended.lost:
-                self._settled(held, not ended.lost, "succeeded", StaleLeaseError("in its own transaction"))
-            elif ended.given_back:
-                releases.append(held)
-            elif ended.error is None:
-                acks.append(held)
-            else:
-                nacks.append(held)
-        operations = self._operations
-        yield from self._settle_all(acks, "succeeded", lambda: operations.ack_many(_jobs(acks)))
-        yield from self._settle_all(nacks, "failed", lambda: operations.nack_many(map(_nack, nacks)))
-        yield from self._settle_all(releases, "released", lambda: operations.release_many(_jobs(releases)))
-
-    def _settle_all(
-        self, batch: list[_Held], outcome: str, settle: Callable[[], Flow[list[SettleResult]]]
-    ) -> Flow[None]:
-        if not batch:
-            return
-        attempt = 0
-        while True:
-            try:
-                results = yield from settle()
-                break
-            except StoreUnavailableError as error:
-                # Whether it happened may be unknown: settling again is safe, the token decides, and below an
-                # answer of "stale" is checked against the job's own history.
-                yield from self._outage.pause(error, attempt)
-                attempt += 1
-        self._outage.over()
-        for held, result in zip(batch, results, strict=True):
-            ok = result.ok or (
-                attempt > 0 and (yield from self._operations.is_settled(held.context.job, outcome))
-            )
-            self._settled(held, ok, outcome, result.error)
-
-    def _settled(self, held: _Held, ok: bool, outcome: str, error: Exception | None) -> None:
-        if ok:
-            setattr(self.counts, outcome, getattr(self.counts, outcome) + 1)
-        else:
-            self.counts.lost += 1
-            if not held.lost:
-                _log.warning("job %s: its result is discarded: %s", held.context.job.id, error)
-        self._forget(held)
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, runners: list[Child[None]]) -> Flow[None]:
+    def _finish(self, runners: list[Child[None]], committer: Child[None], keeper: Child[None]) -> Flow[None]:
         """Give back what has not begun, let what has begun end, within `shutdown_timeout` or a second stop()."""
-        unstarted = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        for held in unstarted:
-            held.ended = Execution(held.context.job, given_back=True)
-            self._done.append(held)
-        self._has_done.set()
-        self._no_more.set()
         deadline = self._clock.monotonic() + self._settings.shutdown_timeout
-        for runner in runners:
-            left = max(deadline - self._clock.monotonic(), 0.0)
-            if not runner.done:
-                yield Sleep(left, runner.finished, self.stopping_hard)
-        late = [runner for runner in runners if not runner.done]
+        for held in [self._inbox.popleft() for _ in range(len(self._inbox))]:
+            self._settling.add(held, Execution(held.context.job, given_back=True))
+        self._no_more.set()
+        yield from self._all_end(runners, deadline, self.stopping_hard)
+        self._executor.close()
+        yield from self._cut_off([runner for runner in runners if not runner.done])
+        self._settling.no_more.set()
+        yield from self._all_end([committer], deadline, self.stopping_hard)
+        self.stopping_hard.set()  # an outage is not waited for any longer
+        keeper.cancel()
+        grace = self._clock.monotonic() + _STORE_GRACE
+        yield from self._all_end([committer, keeper], grace)
+        for part in (committer, keeper):
+            if not part.done:
+                part.abandon()
+                _log.error("the job store has not answered; what is not settled runs again after its lease")
+
+    def _cut_off(self, late: list[Child[None]]) -> Flow[None]:
         for runner in late:
             runner.cancel()  # a coroutine ends by that; a thread does not
-        self._executor.close()
+        yield from self._all_end(late, self._clock.monotonic() + _HANDLER_GRACE)
         for runner in late:
-            yield Sleep(0.5, runner.finished)
             if not runner.done:
                 runner.abandon()
                 self.counts.abandoned += 1
                 _log.error("a handler did not end in time; its thread runs on until the process ends")
-        for held in list(self._held.values()):
-            if held.started and held.ended is None:
-                self._forget(held)  # its lease lapses by itself; releasing it would let it run twice at once
+                # Its lease lapses by itself; releasing it would let it run twice at once.
+
+    def _all_end(self, children: list[Child[Any]], deadline: float, *wake: Signal) -> Flow[None]:
+        for child in children:
+            left = deadline - self._clock.monotonic()
+            if not child.done and left > 0:
+                yield Sleep(left, child.finished, *wake)
 
 
-def _jobs(batch: list[_Held]) -> list[Job]:
-    return [held.context.job for held in batch]
-
-
-def _nack(held: _Held) -> Nack:
-    ended = held.ended
-    assert ended is not None
-    return Nack(held.context.job, ended.error, category=ended.category)
+def _ends_worker(error: BaseException | None) -> TypeGuard[BaseException]:
+    """No thread can be had to run anything within a limit, or a handler ended the program (SystemExit, say)."""
+    return isinstance(error, AbandonedThreadsError) or not isinstance(error, Exception | Cancelled | None)

@@ -26,66 +26,79 @@ SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
 -- another claim holds are skipped. Each part has a partial index of its own, so that neither finished nor delayed
 -- jobs are ever looked at; (SELECT clock_timestamp()), because an index cannot be searched for a volatile value.
 WITH ready AS (
-    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
-        SELECT id, priority, seq FROM conquiet_jobs
+    SELECT job.*, false AS lapsed FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT ctid AS place, priority, seq FROM conquiet_jobs
         WHERE state = 'Ready' AND NOT waiting AND queue = name
-        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
+        ORDER BY priority, seq LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) AS job
 ), due AS (
-    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
-        SELECT id, priority, seq FROM conquiet_jobs
+    SELECT job.*, false FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT ctid, priority, seq FROM conquiet_jobs
         WHERE state = 'Ready' AND waiting AND queue = name AND retry_at <= (SELECT clock_timestamp())
-        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
+        ORDER BY priority, seq LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) AS job
 ), expired AS (
-    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
-        SELECT id, priority, seq FROM conquiet_jobs
+    SELECT job.*, true FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT ctid, priority, seq FROM conquiet_jobs
         WHERE state = 'InFlight' AND queue = name AND lease_expires_at <= (SELECT clock_timestamp())
-        ORDER BY priority, seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED) AS job
-), chosen AS (
-    SELECT id FROM (TABLE ready UNION ALL TABLE due UNION ALL TABLE expired) AS job
+        ORDER BY priority, seq LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) AS job
+), chosen AS MATERIALIZED (
+    SELECT place, lapsed FROM (TABLE ready UNION ALL TABLE due UNION ALL TABLE expired) AS job
     ORDER BY priority, seq LIMIT %(limit)s
+), fresh AS (
+    UPDATE conquiet_jobs AS job SET
+        state = 'InFlight',
+        lease_token = gen_random_uuid(),
+        lease_version = lease_version + 1,
+        lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
+        lease_ttl = %(ttl)s,
+        lease_worker = %(worker)s,
+        lease_started_at = clock_timestamp()
+    WHERE ctid = ANY(ARRAY(SELECT place FROM chosen WHERE NOT lapsed))
+    RETURNING job.seq, job.waiting, {columns}
+), again AS (
+    -- The lease before this one has lapsed: that goes into the history, and once too often is the end.
+    UPDATE conquiet_jobs AS job SET
+        state = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
+        attempts = attempts || jsonb_build_array(jsonb_build_array(lease_version, lease_worker,
+            date_part('epoch', lease_started_at), date_part('epoch', lease_expires_at), 'lease expired', NULL,
+            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
+            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
+                THEN format(%(expired_error)s, lease_expiries + 1) END)),
+        error = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
+            THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
+        finished_at = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
+        retry_at = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN retry_at END,
+        lease_token = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN gen_random_uuid() END,
+        lease_version = lease_version + (lease_expiries + 1 < %(max_lease_expiries)s)::int,
+        lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
+        lease_ttl = %(ttl)s,
+        lease_worker = %(worker)s,
+        lease_started_at = clock_timestamp(),
+        lease_expiries = lease_expiries + 1
+    WHERE ctid = ANY(ARRAY(SELECT place FROM chosen WHERE lapsed))
+    RETURNING job.seq, job.waiting, {columns}
 )
-UPDATE conquiet_jobs AS job SET
-    attempts = CASE WHEN state = 'InFlight' THEN attempts || jsonb_build_array(jsonb_build_array(lease_version,
-        lease_worker, date_part('epoch', lease_started_at), date_part('epoch', lease_expires_at),
-        'lease expired', NULL,
-        CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
-        CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN format(%(expired_error)s, lease_expiries + 1) END))
-        ELSE attempts END,
-    error = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s
-        THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
-    finished_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s THEN clock.now END,
-    lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s
-        THEN NULL ELSE gen_random_uuid() END,
-    lease_version = lease_version
-        + (state = 'Ready' OR lease_expiries + 1 < %(max_lease_expiries)s)::int,
-    lease_expires_at = clock.now + %(ttl)s * interval '1 second',
-    lease_ttl = %(ttl)s,
-    lease_worker = %(worker)s,
-    lease_started_at = clock.now,
-    lease_expiries = lease_expiries + (state = 'InFlight')::int,
-    state = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END
-FROM chosen, (SELECT clock_timestamp() AS now) AS clock
-WHERE job.id = chosen.id
-RETURNING job.seq, job.waiting, {columns};
+TABLE fresh UNION ALL TABLE again;
 
 -- name: promote
 -- Delayed jobs whose time has come join the others, so that claims need not sort them apart.
 UPDATE conquiet_jobs SET waiting = false
 WHERE id IN (SELECT id FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
-    AND retry_at <= (SELECT clock_timestamp()) LIMIT 10000 FOR UPDATE SKIP LOCKED);
+    AND retry_at <= (SELECT clock_timestamp()) LIMIT 10000 FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: ack
 -- Succeeded, only where the token is the current one and has not expired. The last attempt is not written into the
 -- history: worker, start and end stand in the row already.
 UPDATE conquiet_jobs AS job SET state = 'Succeeded', finished_at = clock_timestamp(), lease_token = NULL,
-    lease_expires_at = NULL
-FROM unnest(%(ids)s::text[], %(tokens)s::uuid[]) AS done (id, token)
-WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
+    lease_expires_at = NULL, retry_at = NULL
+FROM unnest(%(ids)s::text[], %(tokens)s::text[]) WITH ORDINALITY AS done (id, token, place)
+WHERE job.id = done.id AND job.lease_token::text = done.token AND job.state = 'InFlight'
     AND job.lease_expires_at > clock_timestamp()
-RETURNING done.token::text;
+RETURNING done.place;
 
 -- name: settle
--- Ends leases in any way, only where the token is the current one and has not expired.
+-- Ends leases in any way, only where the token is the current one and has not expired; who waits is told of jobs that
+-- are Ready again at once.
+WITH ended AS (
 UPDATE conquiet_jobs AS job SET
     state = done.state,
     retries = job.retries + done.retry,
@@ -98,21 +111,25 @@ UPDATE conquiet_jobs AS job SET
         done.outcome, done.category, done.error_type, done.error)),
     lease_token = NULL,
     lease_expires_at = NULL
-FROM unnest(%(ids)s::text[], %(tokens)s::uuid[], %(states)s::text[], %(outcomes)s::text[], %(retries)s::int[],
+FROM unnest(%(ids)s::text[], %(tokens)s::text[], %(states)s::text[], %(outcomes)s::text[], %(retries)s::int[],
         %(delays)s::float8[], %(errors)s::text[], %(error_types)s::text[], %(categories)s::text[])
-        AS done (id, token, state, outcome, retry, delay, error, error_type, category),
+        WITH ORDINALITY AS done (id, token, state, outcome, retry, delay, error, error_type, category, place),
     (SELECT clock_timestamp() AS now) AS clock
-WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
+WHERE job.id = done.id AND job.lease_token::text = done.token AND job.state = 'InFlight'
     AND job.lease_expires_at > clock_timestamp()
-RETURNING done.token::text;
+RETURNING done.place, job.queue, done.state = 'Ready' AND done.delay IS NULL AS ready
+), woken AS (
+    SELECT pg_notify('conquiet_jobs', queue) FROM (SELECT DISTINCT queue FROM ended WHERE ready) AS queues
+)
+SELECT ended.place FROM ended LEFT JOIN (SELECT count(*) FROM woken) AS told ON true;
 
 -- name: heartbeat
 -- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a
 -- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
-WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::uuid[])),
+WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[])),
 free AS (
-    SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
-    WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR UPDATE OF job SKIP LOCKED
+    SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token::text = held.token
+    WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED
 ), extended AS (
     UPDATE conquiet_jobs AS job
     SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
@@ -121,7 +138,7 @@ free AS (
 SELECT lease_token::text, date_part('epoch', lease_expires_at) FROM extended
 UNION ALL
 SELECT job.lease_token::text, date_part('epoch', job.lease_expires_at)
-FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
+FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token::text = held.token
 WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp();
 
 -- name: get
@@ -158,9 +175,12 @@ DELETE FROM conquiet_jobs
 WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(older_than)s * interval '1 second';
 
 -- name: next_due
--- Seconds until the next delayed job or lapsing lease of these queues comes due.
-SELECT date_part('epoch', min(at) - clock_timestamp()) FROM (
-    SELECT min(retry_at) AS at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
+-- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses.
+SELECT date_part('epoch', greatest(min(at), '1970-01-01'::timestamptz) - clock_timestamp()) FROM (
+    SELECT '-infinity'::timestamptz AS at WHERE EXISTS (
+        SELECT FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = ANY(%(queues)s))
+    UNION ALL
+    SELECT min(retry_at) FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
     UNION ALL
     SELECT min(lease_expires_at) FROM conquiet_jobs WHERE state = 'InFlight' AND queue = ANY(%(queues)s)
 ) AS due;

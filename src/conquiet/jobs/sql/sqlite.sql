@@ -36,6 +36,7 @@ UPDATE conquiet_jobs SET
     error = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
         THEN printf(:expired_error, lease_expiries + 1) ELSE error END,
     finished_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN :now END,
+    retry_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN NULL ELSE retry_at END,
     lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
         THEN NULL ELSE lower(hex(randomblob(16))) END,
     lease_version = lease_version + (state = 'Ready' OR lease_expiries + 1 < :max_lease_expiries),
@@ -95,8 +96,11 @@ DELETE FROM conquiet_jobs WHERE id = :id AND state IN ('Ready', 'Failed');
 DELETE FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed') AND finished_at <= :now - :older_than;
 
 -- name: next_due
--- When the next delayed job or lapsing lease of these queues comes due.
+-- When the next job of these queues comes due: at once, after its delay, or when its lease lapses.
 SELECT min(at) FROM (
+    SELECT 0 AS at WHERE EXISTS (SELECT 1 FROM conquiet_jobs
+        WHERE state = 'Ready' AND NOT waiting AND queue IN (SELECT value FROM json_each(:queues)))
+    UNION ALL
     SELECT min(retry_at) AS at FROM conquiet_jobs
     WHERE state = 'Ready' AND waiting AND queue IN (SELECT value FROM json_each(:queues))
     UNION ALL

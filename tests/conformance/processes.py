@@ -1,0 +1,73 @@
+"""Processes of the tests' own, which can be killed: they run what `programs.py` says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[2]
+
+
+class Program:
+    """A program in progress. It speaks line by line, and goes on when it is told to."""
+
+    def __init__(self, program: Callable[..., Any], *arguments: object) -> None:
+        command = [sys.executable, "-m", "tests.conformance.programs", program.__name__]
+        self._process = subprocess.Popen(
+            [*command, *map(str, arguments)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def next_line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> list[str]:
+        """kill -9; the lines it had still said."""
+        self._process.kill()
+        return self._process.communicate(timeout=60)[0].splitlines()
+
+    def end(self) -> list[str]:
+        """Wait for its good end; the lines it still said."""
+        out, error = self._process.communicate(timeout=90)
+        assert self._process.returncode == 0, error
+        return out.splitlines()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def all_at_once(count: int, program: Callable[..., Any], *arguments: object) -> list[list[str]]:
+    """`count` of them, held until all are ready; what each said. `{number}` in an argument is its number."""
+    programs = [
+        Program(program, *(str(argument).replace("{number}", str(number)) for argument in arguments))
+        for number in range(count)
+    ]
+    try:
+        for one in programs:
+            assert one.next_line() == "ready"
+        for one in programs:
+            one.go_on()
+        return [one.end() for one in programs]
+    finally:
+        for one in programs:
+            one.__exit__(None, None, None)

@@ -1,0 +1,175 @@
+"""Claims look at what can be claimed, and not at what is finished, delayed or leased, however much there is of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from conquiet.embedded import PostgresServer
+from conquiet.jobs import open_store
+from conquiet.jobs import postgres as postgres_module
+from conquiet.jobs import sqlite as sqlite_module
+from conquiet.jobs.queries import EXPIRED_ERROR
+
+MANY = 50_000
+CLAIMS = 20
+HISTORY = """
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+    finished_at, lease_version, lease_token, lease_expires_at, lease_ttl, lease_worker, lease_started_at)
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres(quick_postgres: PostgresServer) -> Iterator[str]:
+    dsn = quick_postgres.create_database("plans")
+    with open_store(dsn), psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute(
+            HISTORY
+            + f"""SELECT 'done' || n, 'orders', '{{}}', 5, CASE WHEN n % 10 = 0 THEN 'Failed' ELSE 'Succeeded' END, 3,
+                false, NULL::timestamptz, now(), now(), 1, NULL::uuid, NULL::timestamptz, 5, 'w', now()
+                FROM generate_series(1, {MANY}) AS n
+            UNION ALL SELECT 'late' || n, 'orders', '{{}}', 5, 'Ready', 3, true, now() + interval '1 day', now(),
+                NULL, 0, NULL, NULL, NULL, NULL, NULL FROM generate_series(1, {MANY}) AS n
+            UNION ALL SELECT 'held' || n, 'orders', '{{}}', 5, 'InFlight', 3, false, NULL, now(),
+                NULL, 1, gen_random_uuid(), now() + interval '1 day', 86400, 'w', now()
+                FROM generate_series(1, {MANY // 10}) AS n"""
+        )
+        admin.execute("VACUUM ANALYZE conquiet_jobs")
+    yield dsn
+    quick_postgres.drop_database("plans")
+
+
+def reads(dsn: str) -> dict[str, int]:
+    """How many rows were read so far: by sequential scans, and by each index."""
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        rows = admin.execute(
+            "SELECT 'table', coalesce(sum(seq_tup_read), 0)::bigint FROM pg_stat_user_tables"
+            " WHERE relname = 'conquiet_jobs'"
+            " UNION ALL SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE relname = 'conquiet_jobs'"
+        ).fetchall()
+    return {name: int(number) for name, number in rows}
+
+
+@pytest.mark.clause("J-04")
+def test_postgresql_reads_only_what_it_claims(postgres: str) -> None:
+    before = reads(postgres)
+    with open_store(postgres) as store:
+        store.enqueue_many("orders", [{}] * CLAIMS * 5)
+        for _ in range(CLAIMS):
+            assert len(store.claim("orders", 5, lease_ttl=600.0)) == 5
+        assert store.claim(["orders", "empty"], 5) == []
+    after = wait_for_statistics(postgres, before)
+    read = {name: after[name] - before[name] for name in after}
+    assert read["table"] == 0
+    assert (
+        read["conquiet_jobs_ready"] <= CLAIMS * 5 * 5
+    )  # dead entries of claims before may be met on the way
+    assert read["conquiet_jobs_delayed"] <= CLAIMS
+    assert read["conquiet_jobs_leased"] <= CLAIMS
+
+
+def wait_for_statistics(dsn: str, before: dict[str, int]) -> dict[str, int]:
+    """A connection that ends hands in what it counted, a moment later."""
+    while (after := reads(dsn))["conquiet_jobs_ready"] == before["conquiet_jobs_ready"]:
+        pass
+    return after
+
+
+@pytest.mark.clause("J-04")
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+def test_postgresql_plans_no_scan_of_the_table(postgres: str, plan: str) -> None:
+    values = {"queues": ["orders", "other"], "limit": 10, "ttl": 5.0, "worker": "w", "max_lease_expiries": 20}
+    with psycopg.connect(postgres) as connection:
+        connection.execute(f"SET plan_cache_mode TO {plan}")
+        explained = connection.execute(
+            "EXPLAIN " + postgres_module._SQL["claim"],
+            {**values, "expired_error": EXPIRED_ERROR},
+            prepare=True,
+        ).fetchall()
+        connection.rollback()
+    text = "\n".join(row[0] for row in explained)
+    assert "Seq Scan on conquiet_jobs" not in text
+    for index in ("conquiet_jobs_ready", "conquiet_jobs_delayed", "conquiet_jobs_leased"):
+        assert index in text
+    assert re.search(r"retry_at <= ", text)
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    open_store(f"sqlite:///{path}").close()
+    with sqlite3.connect(path) as connection:
+        numbers = f"WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {MANY})"
+        connection.execute(
+            numbers
+            + HISTORY
+            + """SELECT 'done' || n, 'orders', '{}', 5, CASE WHEN n % 10 = 0 THEN 'Failed' ELSE 'Succeeded' END, 3,
+                0, NULL, 1, 1, 1, NULL, NULL, 5, 'w', 1 FROM c
+            UNION ALL SELECT 'late' || n, 'orders', '{}', 5, 'Ready', 3, 1, 9e9, 1, NULL, 0, NULL, NULL, NULL, NULL,
+                NULL FROM c
+            UNION ALL SELECT 'held' || n, 'orders', '{}', 5, 'InFlight', 3, 0, NULL, 1, NULL, 1, 'token' || n, 9e9,
+                9e9, 'w', 1 FROM c WHERE n % 10 = 0"""
+        )
+    connection.close()
+    return path
+
+
+@pytest.mark.clause("J-04")
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None:
+    values: dict[str, Any] = {
+        "queues": json.dumps(["orders", "other"]),
+        "limit": 10,
+        "now": 1e9,
+        "ttl": 5.0,
+        "worker": "w",
+        "max_lease_expiries": 20,
+        "expired_error": EXPIRED_ERROR,
+    }
+    connection = sqlite3.connect(sqlite)
+    if analyzed:
+        connection.execute("ANALYZE")
+    for statement in ("promote", "claim"):
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_module._SQL[statement]}", values).fetchall()
+        used = [row[3] for row in plan if "conquiet_jobs" in row[3]]
+        assert used
+        for line in used:
+            assert re.match(
+                r"SEARCH conquiet_jobs USING (COVERING )?INDEX"
+                r" (conquiet_jobs_(ready \(queue=|delayed \(queue=\? AND retry_at<|leased \(queue=\? AND lease_expires_at<)"
+                r"|sqlite_autoindex_conquiet_jobs_1 \(id=)",
+                line,
+            ), line
+    connection.close()
+
+
+@pytest.mark.clause("J-04")
+def test_sqlite_works_as_little_with_a_long_history_as_without(sqlite: Path, tmp_path: Path) -> None:
+    long, short = (work_of_claims(path) for path in (sqlite, tmp_path / "short.db"))
+    assert long < 1.3 * short
+
+
+def work_of_claims(path: Path) -> int:
+    """Steps of SQLite's machine, in hundreds, for some claims."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    with open_store(f"sqlite:///{path}") as store:
+        store.enqueue_many("orders", [{}] * CLAIMS * 5)
+        connection = store.operations.backend._connection  # type: ignore[attr-defined]
+        connection.set_progress_handler(step, 100)
+        for _ in range(CLAIMS):
+            assert len(store.claim("orders", 5, lease_ttl=600.0)) == 5
+        assert store.claim("orders") == []
+        connection.set_progress_handler(None, 0)
+    return steps

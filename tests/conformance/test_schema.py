@@ -1,0 +1,224 @@
+"""Schemas: made where there is none, moved up and down by `migrate`, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from conquiet.jobs import (
+    JobConfigError,
+    JobError,
+    JobStore,
+    SchemaVersionError,
+    StoreUnavailableError,
+    open_store,
+)
+from conquiet.jobs import migrate as migrate_database
+from conquiet.jobs import postgres as postgres_module
+from conquiet.jobs import sqlite as sqlite_module
+from conquiet.jobs.queries import Migration
+from tests.conformance.sources import Source
+
+QUEUE = "orders"
+
+
+class Database:
+    """An empty database of a test's own, and a look into it."""
+
+    def __init__(self, kind: str, dsn: str) -> None:
+        self.kind = kind
+        self.dsn = dsn
+        self.module: Any = sqlite_module if kind == "sqlite" else postgres_module
+
+    def execute(self, sql: str) -> list[Any]:
+        if self.kind == "sqlite":
+            connection: Any = sqlite3.connect(self.dsn.removeprefix("sqlite:///"), isolation_level=None)
+        else:
+            connection = psycopg.connect(self.dsn, autocommit=True)
+        try:
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+        finally:
+            connection.close()
+
+    def tables(self) -> set[str]:
+        if self.kind == "sqlite":
+            rows = self.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'conquiet%'"
+            )
+        else:
+            rows = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+        return {row[0] for row in rows}
+
+    def version(self) -> int:
+        ((version,),) = self.execute("SELECT version FROM conquiet_schema")
+        return int(version)
+
+    def other_connections(self) -> int:
+        ((number,),) = self.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = current_schema() AND pid <> pg_backend_pid()"
+        )
+        return int(number)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    if request.param == "sqlite":
+        return Database("sqlite", f"sqlite:///{tmp_path}/jobs.db")
+    return Database("postgresql", request.getfixturevalue("fresh_dsn"))
+
+
+@pytest.fixture(params=["sync", "async"])
+def source(request: pytest.FixtureRequest) -> Iterator[Source]:
+    made = Source(request.getfixturevalue("loop_thread") if request.param == "async" else None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def second_version(monkeypatch: pytest.MonkeyPatch, database: Database) -> list[Migration]:
+    """This release, as one that comes later: with one more step of the schema."""
+    step = Migration(
+        2,
+        "0002_notes",
+        "ALTER TABLE conquiet_jobs ADD COLUMN note text; CREATE TABLE conquiet_notes (n int);",
+        "DROP TABLE conquiet_notes; ALTER TABLE conquiet_jobs DROP COLUMN note;",
+    )
+    migrations = [*database.module._MIGRATIONS, step]
+    monkeypatch.setattr(database.module, "_MIGRATIONS", migrations)
+    return migrations
+
+
+def test_an_empty_database_gets_the_schema(database: Database, source: Source) -> None:
+    store = source.open_dsn(database.dsn)
+    assert database.tables() == {"conquiet_schema", "conquiet_jobs"}
+    assert database.version() == 1
+    store.enqueue(QUEUE, {}, id="a")
+    again = source.open_dsn(database.dsn)
+    assert again.get("a") is not None
+    assert again.migrate() == []
+
+
+def test_it_does_not_where_nobody_wants_it(database: Database, source: Source) -> None:
+    with pytest.raises(SchemaVersionError, match="has no job tables.*migrate") as refused:
+        source.open_dsn(database.dsn, migrate="never")
+    assert "postgres:" not in str(refused.value).replace("postgres:***", "")
+    assert database.tables() == set()
+    source.open_dsn(database.dsn)
+    source.open_dsn(database.dsn, migrate="never")
+
+
+def test_there_are_two_ways_to_open(database: Database, source: Source) -> None:
+    with pytest.raises(JobConfigError, match="'auto' or 'never', not 'always'"):
+        source.open_dsn(database.dsn, migrate="always")
+    assert database.tables() == set()
+
+
+def test_a_newer_schema_is_refused(database: Database, source: Source) -> None:
+    source.open_dsn(database.dsn).close()
+    database.execute("UPDATE conquiet_schema SET version = 99")
+    for migrate in ("auto", "never"):
+        with pytest.raises(SchemaVersionError, match="version 99, newer than the 1 .* upgrade conquiet"):
+            source.open_dsn(database.dsn, migrate=migrate)
+    assert database.version() == 99
+
+
+def test_an_older_schema_is_refused_until_it_is_migrated(
+    database: Database, source: Source, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    store = source.open_dsn(database.dsn)
+    store.enqueue(QUEUE, {"kept": True}, id="a")
+    before = store.get("a")
+    request.getfixturevalue("second_version")
+    for migrate in ("auto", "never"):
+        with pytest.raises(SchemaVersionError, match=r"version 1, this release needs 2: .*migrate\(dsn\)"):
+            source.open_dsn(database.dsn, migrate=migrate)
+    assert store.migrate() == ["0002_notes"]
+    assert database.version() == 2
+    assert "conquiet_notes" in database.tables()
+    assert source.open_dsn(database.dsn).get("a") == before
+    assert store.migrate(1) == ["0002_notes (down)"]
+    assert database.version() == 1
+    assert "conquiet_notes" not in database.tables()
+    assert store.get("a") == before
+
+
+def test_a_database_is_migrated_without_opening_a_store(
+    database: Database, second_version: list[Migration]
+) -> None:
+    assert migrate_database(database.dsn, 1) == ["0001_jobs"]
+    assert migrate_database(database.dsn) == ["0002_notes"]
+    assert migrate_database(database.dsn) == []
+    assert migrate_database(database.dsn, 0) == ["0002_notes (down)", "0001_jobs (down)"]
+    database.execute("UPDATE conquiet_schema SET version = 99")
+    with pytest.raises(SchemaVersionError, match="99, newer than the 2 of this release"):
+        migrate_database(database.dsn)
+    if database.kind == "postgresql":
+        assert database.other_connections() == 0
+
+
+def test_down_to_nothing_and_up_again(
+    database: Database, source: Source, second_version: list[Migration]
+) -> None:
+    store = source.open_dsn(database.dsn)
+    store.enqueue(QUEUE, {})
+    assert store.migrate(0) == ["0002_notes (down)", "0001_jobs (down)"]
+    assert "conquiet_jobs" not in database.tables()
+    with pytest.raises(SchemaVersionError, match="has no job tables"):
+        source.open_dsn(database.dsn, migrate="never")
+    assert store.migrate() == ["0001_jobs", "0002_notes"]
+    assert store.list() == []
+    store.enqueue(QUEUE, {})
+    assert store.migrate(0) == ["0002_notes (down)", "0001_jobs (down)"]
+    assert source.open_dsn(database.dsn).list() == []  # an empty one again
+    assert database.version() == 2
+
+
+@pytest.mark.parametrize("target", [-1, 2, True, "1", 1.0])
+def test_a_version_that_does_not_exist_is_refused(database: Database, source: Source, target: Any) -> None:
+    store = source.open_dsn(database.dsn)
+    with pytest.raises(JobConfigError, match=r"no schema version .* 0 \(none\) to 1"):
+        store.migrate(target)
+    assert database.version() == 1
+    assert store.list() == []
+
+
+def test_a_step_that_fails_leaves_everything_as_it_was(
+    database: Database, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = source.open_dsn(database.dsn)
+    store.enqueue(QUEUE, {}, id="a")
+    broken = Migration(2, "0002_broken", "CREATE TABLE conquiet_notes (n int); THIS IS NOT SQL;", "")
+    monkeypatch.setattr(database.module, "_MIGRATIONS", [*database.module._MIGRATIONS, broken])
+    with pytest.raises(StoreUnavailableError, match="syntax error"):
+        store.migrate()
+    assert database.version() == 1
+    assert database.tables() == {"conquiet_schema", "conquiet_jobs"}
+    assert store.get("a") is not None
+
+
+def test_a_store_that_was_refused_leaves_no_connection_behind(
+    database: Database, source: Source, tmp_path: Path
+) -> None:
+    for options in ({"migrate": "never"}, {"migrate": "sometimes"}):
+        with pytest.raises((SchemaVersionError, JobConfigError)):
+            source.open_dsn(database.dsn, **options)
+    if database.kind == "postgresql":
+        assert database.other_connections() == 0
+    else:  # the last connection to close takes the write-ahead log with it
+        assert not list(tmp_path.glob("jobs.db-*"))
+
+
+def test_a_store_is_closed_at_the_end_of_its_block(database: Database) -> None:
+    with open_store(database.dsn) as store:
+        assert isinstance(store, JobStore)
+        store.enqueue(QUEUE, {})
+    with pytest.raises(JobError, match="is closed"):
+        store.list()
+    if database.kind == "postgresql":
+        assert database.other_connections() == 0

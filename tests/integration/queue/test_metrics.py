@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 
 from conquiet.observe import queue_metrics
 from conquiet.queue import LeaseLostError, MalformedEntryError, QueueError
+from tests.integration.queue.gate import Gate
 from tests.integration.queue.processes import run_program
 from tests.integration.queue.stream import Stream
 
@@ -110,6 +111,22 @@ def test_what_fails_is_not_measured(queues: Any, key: str, raw: Any) -> None:
         with pytest.raises(QueueError):
             call()
     assert measured(key) == before
+
+
+@pytest.mark.clause("S-28")
+def test_only_what_was_really_claimed_counts_as_claimed(queues: Any, key: str, raw: Any, gate: Gate) -> None:
+    """Not what was only found to be stale: the claim may fail, or the entry may be gone."""
+    alice = queues.queue("alice", stream_key=key)
+    ids = alice.enqueue_many([{}] * 3)
+    alice.read(1000, 3)
+    bob = queues.queue("bob", stream_key=key, client=queues.client(gate.url))
+    gate.lose("XCLAIM")
+    with pytest.raises(QueueError):
+        bob.claim_stale(0)
+    assert measured(key) == figures(read=3, reads=1)
+    raw.xdel(key, ids[0])
+    assert bob.claim_stale(0).gone == ids[:1]
+    assert measured(key) == figures(read=3, reads=1, claimed=2)
 
 
 @pytest.mark.clause("S-28")

@@ -121,7 +121,7 @@ RETURNING done.place, job.queue, done.state = 'Ready' AND done.delay IS NULL AS 
 ), woken AS (
     SELECT pg_notify('conquiet_jobs', queue) FROM (SELECT DISTINCT queue FROM ended WHERE ready) AS queues
 )
-SELECT ended.place FROM ended LEFT JOIN (SELECT count(*) FROM woken) AS told ON true;
+SELECT ended.place FROM ended CROSS JOIN (SELECT count(*) FROM woken) AS told;
 
 -- name: heartbeat
 -- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a

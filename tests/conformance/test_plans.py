@@ -33,12 +33,12 @@ def postgres(quick_postgres: PostgresServer) -> Iterator[str]:
         admin.execute(
             HISTORY
             + f"""SELECT 'done' || n, 'orders', '{{}}', 5, CASE WHEN n % 10 = 0 THEN 'Failed' ELSE 'Succeeded' END, 3,
-                false, NULL::timestamptz, now(), now(), 1, NULL::uuid, NULL::timestamptz, 5, 'w', now()
+                false, NULL::timestamptz, now(), now(), 1, NULL::text, NULL::timestamptz, 5, 'w', now()
                 FROM generate_series(1, {MANY}) AS n
             UNION ALL SELECT 'late' || n, 'orders', '{{}}', 5, 'Ready', 3, true, now() + interval '1 day', now(),
                 NULL, 0, NULL, NULL, NULL, NULL, NULL FROM generate_series(1, {MANY}) AS n
             UNION ALL SELECT 'held' || n, 'orders', '{{}}', 5, 'InFlight', 3, false, NULL, now(),
-                NULL, 1, gen_random_uuid(), now() + interval '1 day', 86400, 'w', now()
+                NULL, 1, gen_random_uuid()::text, now() + interval '1 day', 86400, 'w', now()
                 FROM generate_series(1, {MANY // 10}) AS n"""
         )
         admin.execute("VACUUM ANALYZE conquiet_jobs")
@@ -71,8 +71,8 @@ def test_postgresql_reads_only_what_it_claims(postgres: str) -> None:
     assert (
         read["conquiet_jobs_ready"] <= CLAIMS * 5 * 5
     )  # dead entries of claims before may be met on the way
-    assert read["conquiet_jobs_delayed"] <= CLAIMS
-    assert read["conquiet_jobs_leased"] <= CLAIMS
+    assert read["conquiet_jobs_delayed"] <= 2 * CLAIMS  # one entry each: the first to come due
+    assert read["conquiet_jobs_leased"] <= 2 * CLAIMS
 
 
 def wait_for_statistics(dsn: str, before: dict[str, int]) -> dict[str, int]:
@@ -84,13 +84,14 @@ def wait_for_statistics(dsn: str, before: dict[str, int]) -> dict[str, int]:
 
 @pytest.mark.clause("J-04")
 @pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
-def test_postgresql_plans_no_scan_of_the_table(postgres: str, plan: str) -> None:
+@pytest.mark.parametrize("statement", ["claim_ready", "claim"])
+def test_postgresql_plans_no_scan_of_the_table(postgres: str, plan: str, statement: str) -> None:
     values = {"queues": ["orders", "other"], "limit": 10, "ttl": 5.0, "worker": "w", "max_lease_expiries": 20}
     with psycopg.connect(postgres) as connection:
         connection.execute(f"SET plan_cache_mode TO {plan}")
         explained = connection.execute(
-            "EXPLAIN " + postgres_module._SQL["claim"],
-            {**values, "expired_error": EXPIRED_ERROR},
+            "EXPLAIN " + postgres_module._SQL[statement],
+            {**values, "expired_error": EXPIRED_ERROR, "token": "t-"},
             prepare=True,
         ).fetchall()
         connection.rollback()
@@ -98,7 +99,7 @@ def test_postgresql_plans_no_scan_of_the_table(postgres: str, plan: str) -> None
     assert "Seq Scan on conquiet_jobs" not in text
     for index in ("conquiet_jobs_ready", "conquiet_jobs_delayed", "conquiet_jobs_leased"):
         assert index in text
-    assert re.search(r"retry_at <= ", text)
+    assert statement == "claim_ready" or re.search(r"retry_at <= ", text)
 
 
 @pytest.fixture(scope="module")

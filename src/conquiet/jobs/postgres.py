@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +34,7 @@ from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
 
 __all__ = ["PostgresBackend"]
 
-_CASTS = {"lease_token": "lease_token::text", "attempts": "attempts::text"}
+_CASTS = {"attempts": "attempts::text"}
 _COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 _SQL = load("postgres", columns=_COLUMNS)
 _INSERT = {
@@ -137,8 +138,12 @@ class PostgresBackend:
         return dict(added)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
-        values = {**claim._asdict(), "queues": list(claim.queues), "expired_error": EXPIRED_ERROR}
-        claimed = yield from self._rows(_SQL["claim"], values, "claim")
+        # A token is this claim's random part and the job's number: one draw of randomness, not one per job.
+        values = {**claim._asdict(), "queues": list(claim.queues), "token": f"{secrets.token_hex(16)}-"}
+        claimed = yield from self._rows(_SQL["claim_ready"], values, "claim")
+        if not claimed:
+            values["expired_error"] = EXPIRED_ERROR
+            claimed = yield from self._rows(_SQL["claim"], values, "claim")
         claimed.sort(key=_place)  # RETURNING keeps no order: priority, then seq
         rows = [JobRow(*row[2:]) for row in claimed]
         if len(rows) == claim.limit and any(row[1] for row in claimed):

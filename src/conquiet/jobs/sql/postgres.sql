@@ -21,6 +21,33 @@ SELECT added.id, date_part('epoch', added.enqueued_at) FROM added, woken;
 -- name: existing
 SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
 
+-- name: claim_ready
+-- The usual claim, in few steps: leases Ready jobs, best priority first, then oldest; none at all if a delayed job or a
+-- lapsed lease has to be ranked among them (then `claim` does the work).
+WITH ready AS (
+    SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT ctid AS place, priority, seq FROM conquiet_jobs
+        WHERE state = 'Ready' AND NOT waiting AND queue = name
+        ORDER BY priority, seq LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) AS job
+    -- The first of each in the order of its index: EXISTS with a bound would be planned as a scan of the table.
+    WHERE coalesce((SELECT min(least(
+            (SELECT lease_expires_at FROM conquiet_jobs WHERE state = 'InFlight' AND queue = name
+                ORDER BY lease_expires_at LIMIT 1),
+            (SELECT retry_at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = name
+                ORDER BY retry_at LIMIT 1)))
+        FROM unnest(%(queues)s::text[]) AS name), 'infinity') > (SELECT clock_timestamp())
+)
+UPDATE conquiet_jobs AS job SET
+    state = 'InFlight',
+    lease_token = %(token)s || seq,
+    lease_version = lease_version + 1,
+    lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
+    lease_ttl = %(ttl)s,
+    lease_worker = %(worker)s,
+    lease_started_at = clock_timestamp()
+WHERE ctid = ANY(ARRAY(SELECT place FROM ready ORDER BY priority, seq LIMIT %(limit)s))
+RETURNING job.seq, job.waiting, {columns};
+
 -- name: claim
 -- Leases the next claimable jobs: Ready and due, or with a lapsed lease, best priority first, then oldest. Rows that
 -- another claim holds are skipped. Each part has a partial index of its own, so that neither finished nor delayed
@@ -46,7 +73,7 @@ WITH ready AS (
 ), fresh AS (
     UPDATE conquiet_jobs AS job SET
         state = 'InFlight',
-        lease_token = gen_random_uuid(),
+        lease_token = %(token)s || seq,
         lease_version = lease_version + 1,
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
@@ -67,7 +94,7 @@ WITH ready AS (
             THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
         finished_at = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
         retry_at = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN retry_at END,
-        lease_token = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN gen_random_uuid() END,
+        lease_token = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN %(token)s || seq END,
         lease_version = lease_version + (lease_expiries + 1 < %(max_lease_expiries)s)::int,
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
@@ -91,7 +118,7 @@ WHERE id IN (SELECT id FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND 
 UPDATE conquiet_jobs AS job SET state = 'Succeeded', finished_at = clock_timestamp(), lease_token = NULL,
     lease_expires_at = NULL, retry_at = NULL
 FROM unnest(%(ids)s::text[], %(tokens)s::text[]) WITH ORDINALITY AS done (id, token, place)
-WHERE job.id = done.id AND job.lease_token::text = done.token AND job.state = 'InFlight'
+WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
     AND job.lease_expires_at > clock_timestamp()
 RETURNING done.place;
 
@@ -115,7 +142,7 @@ FROM unnest(%(ids)s::text[], %(tokens)s::text[], %(states)s::text[], %(outcomes)
         %(delays)s::float8[], %(errors)s::text[], %(error_types)s::text[], %(categories)s::text[])
         WITH ORDINALITY AS done (id, token, state, outcome, retry, delay, error, error_type, category, place),
     (SELECT clock_timestamp() AS now) AS clock
-WHERE job.id = done.id AND job.lease_token::text = done.token AND job.state = 'InFlight'
+WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFlight'
     AND job.lease_expires_at > clock_timestamp()
 RETURNING done.place, job.queue, done.state = 'Ready' AND done.delay IS NULL AS ready
 ), woken AS (
@@ -128,17 +155,17 @@ SELECT ended.place FROM ended CROSS JOIN (SELECT count(*) FROM woken) AS told;
 -- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
 WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[])),
 free AS (
-    SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token::text = held.token
+    SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
     WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED
 ), extended AS (
     UPDATE conquiet_jobs AS job
     SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
     FROM free WHERE job.id = free.id RETURNING job.lease_token, job.lease_expires_at
 )
-SELECT lease_token::text, date_part('epoch', lease_expires_at) FROM extended
+SELECT lease_token, date_part('epoch', lease_expires_at) FROM extended
 UNION ALL
-SELECT job.lease_token::text, date_part('epoch', job.lease_expires_at)
-FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token::text = held.token
+SELECT job.lease_token, date_part('epoch', job.lease_expires_at)
+FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
 WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp();
 
 -- name: get

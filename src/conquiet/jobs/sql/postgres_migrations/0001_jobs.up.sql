@@ -12,7 +12,7 @@ CREATE TABLE conquiet_jobs (
     enqueued_at timestamptz NOT NULL,
     finished_at timestamptz,
     correlation_id text,
-    lease_token uuid,
+    lease_token text,
     lease_version int NOT NULL DEFAULT 0,
     lease_expires_at timestamptz,
     lease_ttl float8,

@@ -166,7 +166,9 @@ def test_a_script_can_use_its_own_functions_and_its_end_ends_the_children(tmp_pa
 
 def test_the_childs_start_is_not_the_calls_time_and_a_limit_is_not_handed_on(work: Any) -> None:
     with ProcessCalls(work.add) as calls:
-        assert calls.run(1, 2, timeout=0.5)["sum"] == 3  # an interpreter takes longer than this to start and import
+        assert (
+            calls.run(1, 2, timeout=0.5)["sum"] == 3
+        )  # an interpreter takes longer than this to start and import
         text = "x" * 2_000_000
         assert calls.run(text, text)["sum"] == text * 2
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from conquiet.flow import Call, Signal
 
-__all__ = ["AsyncListener", "Listener"]
+__all__ = ["AsyncListener", "Listener", "is_quiet"]
+
+
+def is_quiet(connection: Any) -> bool:
+    """Whether an idle connection has nothing to say. The usual thing to say is that it has ended."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
 
 
 class Listener:

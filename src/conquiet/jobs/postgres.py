@@ -28,7 +28,7 @@ from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs import schema
 from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
-from conquiet.jobs.listener import AsyncListener, Listener
+from conquiet.jobs.listener import AsyncListener, Listener, is_quiet
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
 
@@ -354,8 +354,9 @@ class PostgresBackend:
                 connection = self._idle.pop()  # looking first would leave room for another thread's pop
             except IndexError:
                 return (yield from self._connect())
-            if not connection.closed:
+            if not connection.closed and is_quiet(connection):
                 return connection
+            yield Call(connection.close, shield=True)  # the server closed it meanwhile
 
     def _give_back(self, connection: Any) -> Flow[None]:
         if self._closed:

@@ -131,7 +131,7 @@ class Working:
     def _fetch(self, until_idle: bool, wait_for_delayed: bool) -> Flow[None]:
         attempt = 0
         opened = not self._opens_store
-        backend, settings = self._operations.backend, self._settings
+        settings = self._settings
         while True:
             self._nudge.clear()
             if self.stopping.is_set():  # looked at after the clearing, so that no stop() is slept through
@@ -142,7 +142,7 @@ class Working:
                 continue
             try:
                 if not opened:
-                    yield from backend.open("never")
+                    yield from self._open()
                     opened = True
                 jobs = yield from self._outage.watch(
                     self._operations.claim(settings.queues, room, settings.lease_ttl, settings.name)
@@ -152,13 +152,25 @@ class Working:
                 elif until_idle and not self._held:
                     if not wait_for_delayed or (yield from self._nothing_left()):
                         return
-                    yield from backend.wait_for_work(settings.queues, _POLL_SECONDS, self._nudge)
+                    yield from self._wait_for_work()
                 else:
-                    yield from backend.wait_for_work(settings.queues, _POLL_SECONDS, self._nudge)
+                    yield from self._wait_for_work()
                 attempt = 0
             except StoreUnavailableError as error:
                 yield from self._outage.pause(error, attempt, self.stopping)
                 attempt += 1
+
+    def _open(self) -> Flow[None]:
+        backend = self._operations.backend
+        try:
+            yield from backend.open("never")
+        except BaseException:
+            yield from shielded(backend.close())
+            self._operations.backend = backend.awaiting()  # one that is closed stays so
+            raise
+
+    def _wait_for_work(self) -> Flow[None]:
+        return self._operations.backend.wait_for_work(self._settings.queues, _POLL_SECONDS, self._nudge)
 
     def _room(self) -> int:
         """How many jobs to claim now: enough to keep the runners busy until the next claim, in few large claims."""

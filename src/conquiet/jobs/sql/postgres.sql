@@ -203,8 +203,8 @@ WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(
 
 -- name: next_due
 -- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses.
-SELECT date_part('epoch', greatest(min(at), '1970-01-01'::timestamptz) - clock_timestamp()) FROM (
-    SELECT '-infinity'::timestamptz AS at WHERE EXISTS (
+SELECT date_part('epoch', min(at) - clock_timestamp()) FROM (
+    SELECT timestamptz '1970-01-01' AS at WHERE EXISTS (
         SELECT FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = ANY(%(queues)s))
     UNION ALL
     SELECT min(retry_at) FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)

@@ -1,4 +1,5 @@
--- Statements of the SQLite store. Each runs inside one BEGIN IMMEDIATE of its operation; :now is the injected clock.
+-- Statements of the SQLite store. Times in the history are printed to the microsecond: JSON gives 15 digits otherwise.
+-- Each runs inside one BEGIN IMMEDIATE of its operation; :now is the injected clock.
 
 -- name: insert
 -- Adds a Ready job; a second job with the same id violates the key and nothing of the batch stays.
@@ -29,7 +30,7 @@ candidates AS (
 chosen AS (SELECT id FROM candidates ORDER BY priority, seq LIMIT :limit)
 UPDATE conquiet_jobs SET
     attempts = CASE WHEN state = 'InFlight' THEN json_insert(attempts, '$[#]', json_array(lease_version,
-        lease_worker, lease_started_at, lease_expires_at, 'lease expired', NULL,
+        lease_worker, json(printf('%!.6f', lease_started_at)), json(printf('%!.6f', lease_expires_at)), 'lease expired', NULL,
         CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN 'LeaseExpired' END,
         CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN printf(:expired_error, lease_expiries + 1) END))
         ELSE attempts END,
@@ -59,7 +60,7 @@ UPDATE conquiet_jobs SET
     finished_at = CASE WHEN :state IN ('Succeeded', 'Failed') THEN :now END,
     error = CASE WHEN :error IS NOT NULL OR :outcome = 'failed' THEN :error ELSE error END,
     attempts = CASE WHEN :state = 'Succeeded' THEN attempts ELSE json_insert(attempts, '$[#]', json_array(
-        lease_version, lease_worker, lease_started_at, :now, :outcome, :category, :error_type, :error)) END,
+        lease_version, lease_worker, json(printf('%!.6f', lease_started_at)), json(printf('%!.6f', :now)), :outcome, :category, :error_type, :error)) END,
     lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ __all__ = ["Concurrency"]
 T = TypeVar("T")
 THREADS = 8
 STORES = 4
-PATIENCE = 60.0
+PATIENCE = 30.0
 
 
 def together(stores: list[JobStore], work: Callable[[JobStore, int], T]) -> list[T]:
@@ -50,7 +51,9 @@ class Concurrency(Fixtures):
         def claim(store: JobStore, number: int) -> list[Job]:
             nonlocal left
             mine: list[Job] = []
+            end = time.monotonic() + PATIENCE
             while left > 0:  # a claim may find nothing while others hold what there is, and must ask again
+                assert time.monotonic() < end
                 jobs = store.claim(["a", "b"], limit, lease_ttl=600.0, worker=f"{number}")
                 mine += jobs
                 with lock:
@@ -139,7 +142,9 @@ class Concurrency(Fixtures):
         def work(store: JobStore, number: int) -> None:
             choice = random.Random(number)
             store.enqueue_many(QUEUE, [NewJob({}, id=f"{number}-{n}", max_retries=0) for n in range(15)])
+            end = time.monotonic() + PATIENCE
             while store.stats()[QUEUE].ready:
+                assert time.monotonic() < end
                 for job in store.claim(QUEUE, 3, lease_ttl=600.0):
                     store.heartbeat(job)
                     if choice.random() < 0.2:

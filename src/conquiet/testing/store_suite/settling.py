@@ -71,9 +71,10 @@ class Settling(Fixtures):
         store = scene.store
         store.enqueue(QUEUE, {}, max_retries=max_retries)
         executions = 0
-        while jobs := store.claim(QUEUE):
-            executions += 1
-            store.nack(jobs[0])
+        for _ in range(max_retries + 3):
+            for job in store.claim(QUEUE):
+                executions += 1
+                store.nack(job)
             scene.advance(60.0)
         assert executions == max_retries + 1
         assert store.stats()[QUEUE].failed == 1

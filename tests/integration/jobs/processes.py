@@ -1,0 +1,68 @@
+"""Processes of the tests' own, which can be stopped and killed: they run what `programs.py` says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[3]
+
+
+class Program:
+    """A program in progress; none outlives its block."""
+
+    def __init__(self, name: str, **arguments: Any) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.jobs.programs", name, json.dumps(arguments)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise AssertionError(self._process.communicate()[1])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self) -> None:
+        """A line on its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def end(self, seconds: float = 20.0) -> tuple[int, str, str]:
+        """Wait for its end: its status, what else it said, and its error output."""
+        out, error = self._process.communicate(timeout=seconds)
+        return self._process.returncode, out, error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

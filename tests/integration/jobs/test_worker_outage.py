@@ -1,0 +1,247 @@
+"""The store goes away and comes back, with a worker at work: it says so once, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conquiet.embedded import PostgresServer
+from conquiet.jobs import Job, JobState, JobStore, JobWorker, RetrySchedule, open_store
+from tests.integration.jobs.background import Running, until
+from tests.integration.jobs.effects import Effects, insert, insert_async
+from tests.integration.jobs.processes import Program
+
+Start = Callable[[JobWorker], Running]
+QUICK = RetrySchedule(max_retries=3, base_seconds=0.01, max_seconds=0.01)
+pytestmark = pytest.mark.clause("J-23")
+both = pytest.mark.parametrize("isolation", ["thread", "async"])
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """To be killed."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(own_server: PostgresServer) -> PostgresServer:
+    if not own_server.running:
+        own_server.start()
+    return own_server
+
+
+@pytest.fixture
+def postgres(server: PostgresServer) -> Iterator[JobStore]:
+    with open_store(server.dsn, retry=QUICK) as store:
+        store.prune(older_than=0)
+        yield store
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the worker has said about its store."""
+    caplog.set_level(logging.WARNING, "conquiet.jobs")
+    beginnings = ("the job store does not answer", "the job store answers again")
+    return lambda: [
+        text[: text.index(" ", 25)] if text.startswith(beginnings) else text
+        for text in (r.getMessage() for r in caplog.records if r.name == "conquiet.jobs")
+        if "the job store" in text
+    ]
+
+
+ONCE = ["the job store does not answer;", "the job store answers again,"]
+
+
+async def pause_async(job: Job) -> None:
+    await asyncio.sleep(0.005)
+
+
+def pause(job: Job) -> None:
+    time.sleep(0.005)
+
+
+@both
+@pytest.mark.parametrize("transactional", [False, True])
+def test_killed_under_load_nothing_is_lost_and_nothing_acknowledged_twice(
+    postgres: JobStore,
+    server: PostgresServer,
+    start: Start,
+    said: Callable[[], list[str]],
+    isolation: str,
+    transactional: bool,
+) -> None:
+    jobs = 600
+    effects = Effects(postgres)
+    ids = postgres.enqueue_many("q", [{"n": n} for n in range(jobs)])
+    thread, coroutine = (insert, insert_async) if transactional else (pause, pause_async)
+    worker = JobWorker(
+        postgres,
+        thread if isolation == "thread" else coroutine,
+        queues="q",
+        isolation=isolation,
+        lease_ttl=2.0,
+    )
+    running = start(worker)
+    until(lambda: worker.counts.succeeded > 50)
+    server.kill()
+    until(lambda: len(said()) == 1)
+    time.sleep(0.8)
+    assert worker.counts.succeeded < jobs
+    server.start()
+    until(lambda: postgres.stats("q")["q"].succeeded == jobs, 60)
+    counts = running.stop()
+    assert said() == ONCE
+    for job in map(postgres.get, ids):
+        assert [a.outcome for a in job.attempts].count("succeeded") == 1
+        assert job.attempts[-1].outcome == "succeeded"
+    assert counts.succeeded == jobs
+    if transactional:
+        assert effects.numbers() == list(range(jobs))
+
+
+@both
+def test_not_there_at_the_start_it_is_waited_for(
+    postgres: JobStore, server: PostgresServer, start: Start, said: Callable[[], list[str]], isolation: str
+) -> None:
+    job = postgres.enqueue("q", {})
+    server.kill()
+    handler = pause if isolation == "thread" else pause_async
+    running = start(JobWorker(postgres, handler, queues="q", isolation=isolation))
+    until(lambda: len(said()) == 1)
+    time.sleep(0.3)
+    assert not running.ended
+    server.start()
+    until(lambda: postgres.get(job.id).state is JobState.SUCCEEDED)
+    running.stop()
+    assert said() == ONCE
+
+
+@both
+def test_an_idle_worker_says_it_once_too(
+    postgres: JobStore, server: PostgresServer, start: Start, said: Callable[[], list[str]], isolation: str
+) -> None:
+    postgres.enqueue("q", {})
+    worker = JobWorker(
+        postgres, pause if isolation == "thread" else pause_async, queues="q", isolation=isolation
+    )
+    running = start(worker)
+    until(lambda: worker.counts.succeeded == 1)
+    time.sleep(0.1)
+    server.kill()
+    until(lambda: len(said()) == 1)
+    time.sleep(0.5)
+    server.start()
+    job = postgres.enqueue("q", {})
+    until(lambda: postgres.get(job.id).state is JobState.SUCCEEDED)
+    running.stop()
+    assert said() == ONCE
+
+
+@both
+def test_what_was_finished_during_the_outage_is_settled_after_it(
+    postgres: JobStore, server: PostgresServer, start: Start, said: Callable[[], list[str]], isolation: str
+) -> None:
+    go_on, calls = threading.Event(), []
+
+    def handle(job: Job) -> None:
+        calls.append(job.id)
+        go_on.wait(30)
+
+    async def handle_async(job: Job) -> None:
+        calls.append(job.id)
+        await asyncio.to_thread(go_on.wait, 30)
+
+    job = postgres.enqueue("q", {})
+    running = start(
+        JobWorker(
+            postgres,
+            handle if isolation == "thread" else handle_async,
+            queues="q",
+            isolation=isolation,
+            lease_ttl=30,
+        )
+    )
+    until(lambda: calls)
+    server.kill()
+    go_on.set()
+    until(lambda: len(said()) == 1)
+    server.start()
+    done = until(lambda: (found := postgres.get(job.id)).state is JobState.SUCCEEDED and found)
+    assert [a.outcome for a in done.attempts] == ["succeeded"]
+    assert calls == [job.id]  # not a second time
+    assert running.stop().succeeded == 1
+
+
+@both
+def test_it_can_be_stopped_while_the_store_is_away(
+    postgres: JobStore, server: PostgresServer, start: Start, isolation: str
+) -> None:
+    """With work that it cannot settle it waits as long as it may; a second stop() is not kept waiting."""
+    go_on = threading.Event()
+
+    def handle(job: Job) -> None:
+        go_on.wait(30)
+
+    async def handle_async(job: Job) -> None:
+        await asyncio.to_thread(go_on.wait, 30)
+
+    job = postgres.enqueue("q", {})
+    handler = handle if isolation == "thread" else handle_async
+    running = start(JobWorker(postgres, handler, queues="q", isolation=isolation, lease_ttl=1.0))
+    until(running.worker.running)
+    server.kill()
+    running.worker.stop()
+    go_on.set()
+    time.sleep(0.3)
+    assert not running.ended
+    asked = time.monotonic()
+    counts = running.stop()
+    assert time.monotonic() - asked < 1.5
+    assert (counts.succeeded, counts.lost) == (0, 1)
+    server.start()
+    (again,) = until(lambda: postgres.claim("q"))  # it runs again
+    assert (again.id, again.lease.version) == (job.id, 2)
+    postgres.ack(again)
+
+
+def test_an_idle_worker_is_stopped_promptly_while_the_store_is_away(
+    postgres: JobStore, server: PostgresServer, start: Start, said: Callable[[], list[str]]
+) -> None:
+    running = start(JobWorker(postgres, pause, queues="q"))
+    time.sleep(0.1)
+    server.kill()
+    until(lambda: len(said()) == 1)
+    asked = time.monotonic()
+    running.stop()
+    assert time.monotonic() - asked < 0.5
+
+
+@both
+def test_an_sqlite_file_locked_by_another_process(tmp_path: Path, start: Start, isolation: str) -> None:
+    """For longer than the leases last: what was done is settled, or refused and done again."""
+    jobs, path = 40, tmp_path / "jobs.db"
+    with open_store(f"sqlite:///{path}", retry=QUICK) as store:
+        ids = store.enqueue_many("q", [{"n": n} for n in range(jobs)])
+        handler = pause if isolation == "thread" else pause_async
+        worker = JobWorker(store, handler, queues="q", isolation=isolation, lease_ttl=0.5, concurrency=2)
+        running = start(worker)
+        until(lambda: worker.counts.claimed)
+        with Program("lock", path=str(path)):
+            time.sleep(1.2)
+        until(lambda: store.stats("q")["q"].succeeded == jobs)
+        assert running.stop().succeeded == jobs
+        for job in map(store.get, ids):
+            assert [a.outcome for a in job.attempts].count("succeeded") == 1
+            assert {a.outcome for a in job.attempts} <= {"succeeded", "lease expired"}
+    with sqlite3.connect(path) as connection:
+        assert json.dumps(connection.execute("PRAGMA integrity_check").fetchall()) == '[["ok"]]'
+    connection.close()

@@ -1,0 +1,71 @@
+"""SIGTERM, in real processes: drains; a second one ends at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from conquiet.jobs import JobState, JobStore
+from tests.integration.jobs.background import until
+from tests.integration.jobs.handlers import LINGER, notes, words
+from tests.integration.jobs.processes import Program, is_gone
+
+
+@pytest.mark.parametrize("isolation", LINGER)
+def test_it_finishes_what_runs_and_gives_back_the_rest(
+    durable: JobStore, tmp_path: Path, isolation: str
+) -> None:
+    payload = {"notes": str(tmp_path / "notes"), "seconds": 0.8}
+    first, *others = durable.enqueue_many("q", [payload] * 4)
+    work = {"dsn": durable.dsn, "handler": "linger", "isolation": isolation, "concurrency": 1, "prefetch": 3}
+    with Program("work", **work) as program:
+        until(lambda: words(tmp_path / "notes"))
+        program.send(signal.SIGTERM)
+        asked = time.monotonic()
+        until(lambda: durable.stats("q")["q"].ready == 3)
+        assert time.monotonic() - asked < 0.6  # while the first one runs
+        assert [job.id for job in durable.claim("q", 10)] == others
+        code, out, error = program.end()
+    assert (code, error) == (0, "")
+    counts = json.loads(out)
+    assert (counts["succeeded"], counts["released"], counts["claimed"]) == (1, 3, 4)
+    assert durable.get(first).state is JobState.SUCCEEDED
+    assert [durable.get(job_id).retries for job_id in others] == [0, 0, 0]
+    assert words(tmp_path / "notes") == ["begin", "end"]
+
+
+@pytest.mark.parametrize("isolation", LINGER)
+def test_a_second_one_ends_at_once(durable: JobStore, tmp_path: Path, isolation: str) -> None:
+    job = durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60})
+    with Program("work", dsn=durable.dsn, handler="linger", isolation=isolation) as program:
+        until(lambda: words(tmp_path / "notes"))
+        program.send(signal.SIGTERM)
+        time.sleep(0.1)
+        program.send(signal.SIGTERM)
+        asked = time.monotonic()
+        code, out, error = program.end()
+        assert time.monotonic() - asked < 2.0
+    assert code == 0
+    left, counts = durable.get(job.id), json.loads(out)
+    if isolation == "thread":
+        assert error == "a handler did not end in time; its thread runs on until the process ends\n"
+        assert (left.state, counts["abandoned"]) == (JobState.IN_FLIGHT, 1)
+    else:
+        assert error == ""
+        assert (left.state, left.retries, counts["released"]) == (JobState.READY, 0, 1)
+    assert all(is_gone(pid) for _, pid, _ in notes(tmp_path / "notes"))
+
+
+def test_an_idle_worker_ends_promptly(durable: JobStore, tmp_path: Path) -> None:
+    durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 0})
+    with Program("work", dsn=durable.dsn, handler="linger") as program:
+        until(lambda: durable.stats("q")["q"].succeeded == 1)
+        time.sleep(0.2)
+        program.send(signal.SIGTERM)
+        asked = time.monotonic()
+        assert program.end()[0] == 0
+        assert time.monotonic() - asked < 1.0  # the interpreter's own end included

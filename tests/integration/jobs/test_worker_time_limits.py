@@ -13,7 +13,7 @@ import pytest
 from conquiet.errors import AbandonedCallError, AbandonedThreadsError
 from conquiet.flow import current_fence
 from conquiet.flow.isolation import THREAD_CALLS
-from conquiet.jobs import Job, JobState, JobStore, JobWorker
+from conquiet.jobs import Job, JobState, JobStore, JobWorker, NewJob
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.handlers import LINGER, notes, words
 
@@ -111,7 +111,8 @@ def test_too_many_abandoned_threads_end_the_worker(
     """Jobs that cannot be run any more are given back, not failed."""
     monkeypatch.setattr(THREAD_CALLS, "max_abandoned", THREAD_CALLS.abandoned + 2)
     go_on = threading.Event()
-    hanging, others = memory.enqueue_many("q", [{}] * 2), memory.enqueue_many("q", [{}] * 5)
+    hanging = memory.enqueue_many("q", [NewJob({}, max_retries=0)] * 2)
+    others = memory.enqueue_many("q", [{}] * 5)
     running = start(
         JobWorker(memory, lambda job: go_on.wait(30), queues="q", execution_timeout=0.1, concurrency=1)
     )

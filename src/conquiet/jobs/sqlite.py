@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
+from conquiet.clock import Clock
 from conquiet.errors import DuplicateJobError, JobConfigError, JobError, StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal, Sleep
 from conquiet.jobs import schema
@@ -21,6 +21,7 @@ from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
+from conquiet.jobs.sqlite_connection import commits_by_itself, connected
 from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["SqliteBackend"]
@@ -30,7 +31,6 @@ T = TypeVar("T")
 _COLUMNS = ", ".join(JobRow._fields)
 _SQL = load("sqlite", columns=_COLUMNS)
 _MIGRATIONS = migrations("sqlite")
-_BUSY_SECONDS = 10.0  # how long to wait for another process's write lock
 _LOOK_SECONDS = 0.025  # how often an idle worker looks whether another process has written
 
 
@@ -99,18 +99,7 @@ class SqliteBackend:
             raise
 
     def _connected(self, *begin: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
-        )
-        try:
-            _set_wal(connection)
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            for statement in begin:
-                connection.execute(statement)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return connected(self.path, self._synchronous, *begin)
 
     def _version(self) -> int | None:
         found = self._execute("SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'").fetchone()
@@ -357,7 +346,7 @@ class SqliteBackend:
                 raise JobConfigError(
                     f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(connection).__name__}"
                 )
-            if _commits_by_itself(theirs):
+            if commits_by_itself(theirs):
                 raise JobConfigError(
                     "connection= needs a transaction, and this sqlite3 connection commits every statement by "
                     'itself: execute("BEGIN IMMEDIATE") first'
@@ -382,25 +371,6 @@ class SqliteBackend:
             raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
         except sqlite3.DatabaseError as error:
             raise StoreUnavailableError(f"{what} on {self.path}: {error}") from error
-
-
-def _set_wal(connection: sqlite3.Connection) -> None:
-    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
-    deadline = SYSTEM_CLOCK.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
-                raise
-            Parker().park(0.01)
-
-
-def _commits_by_itself(connection: sqlite3.Connection) -> bool:
-    if connection.in_transaction:
-        return False
-    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
 def _settlement(end: Settlement) -> dict[str, Any]:

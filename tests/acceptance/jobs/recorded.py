@@ -8,6 +8,7 @@ process to die at one:
     uncommitted  the handler has returned; its ack (or the transaction with it) has not been sent
     committing   on its way: a moment of up to a few milliseconds after it was sent
     committed    the store has taken it, and the worker does not know it yet
+    idle         a claim brought nothing
 
 A handler's transaction commits its effect and the ack in one step, so both are written down after it. Whoever is
 killed in between leaves neither in the history; `add_unwritten` adds what the store says in the end.
@@ -25,7 +26,9 @@ from conquiet.flow import Flow
 from conquiet.jobs import Job, JobState, JobStore
 from conquiet.jobs.backend import Claim, JobRow, Settlement
 from conquiet.testing.history import Event, History, read_events
+from conquiet.testing.history.event import Phase
 
+# Where a job is at stake.
 POINTS = ("claimed", "handling", "uncommitted", "committing", "committed")
 Reached = Callable[[str], None]
 
@@ -46,13 +49,14 @@ class RecordedBackend:
         return getattr(self._inner, name)
 
     def awaiting(self) -> RecordedBackend:
-        return RecordedBackend(self._inner.awaiting(), self._history, self._reached)
+        twin = RecordedBackend(self._inner.awaiting(), self._history, self._reached)
+        twin._handling, twin._joined = self._handling, self._joined
+        return twin
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         op = self._history.record("invoke", "claim")
         rows, more = yield from self._inner.claim(claim)
-        if rows:
-            self._reached("claimed")
+        self._reached("claimed" if rows else "idle")
         at = [(_seconds(row.lease_expires_at) - claim.ttl, _seconds(row.lease_expires_at)) for row in rows]
         self._write(
             Event("ok", "claim", op, row.id, row.lease_token, row.lease_version, begun, until)
@@ -111,19 +115,17 @@ class RecordedBackend:
         token = job.lease.token
         self._handling[token] = self._history.record("invoke", "handle", job.id, holder=token)
 
-    def end_handling(self, job: Job) -> None:
+    def end_handling(self, job: Job, phase: Phase = "ok") -> None:
         assert job.lease is not None
         token = job.lease.token
-        self._history.record("ok", "handle", job.id, op=self._handling.pop(token), holder=token)
+        self._history.record(phase, "handle", job.id, op=self._handling.pop(token), holder=token)
 
     def _recorded(
         self, name: Callable[[Settlement], str], ends: Sequence[Settlement], asking: Flow[Any]
     ) -> Flow[Any]:
-        begun = [
-            Event("invoke", name(end), self._history.new_op(), end.job_id, end.token) for end in ends
-        ]
+        begun = [Event("invoke", name(end), self._history.new_op(), end.job_id, end.token) for end in ends]
         self._write(begun)
-        phase = "unknown"
+        phase: Phase = "unknown"
         current: Any = ()
         try:
             current = yield from asking
@@ -134,7 +136,9 @@ class RecordedBackend:
         finally:
             until = current if isinstance(current, dict) else {}
             self._write(
-                event._replace(phase="ok" if event.holder in current else phase, until=until.get(event.holder))
+                event._replace(
+                    phase="ok" if event.holder in current else phase, until=until.get(event.holder)
+                )
                 for event in begun
             )
         return current

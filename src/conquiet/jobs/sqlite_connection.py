@@ -1,0 +1,44 @@
+"""Connections to a SQLite file as the store wants them: WAL, the chosen durability, patient with other processes."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from conquiet.clock import SYSTEM_CLOCK, Parker
+
+__all__ = ["commits_by_itself", "connected"]
+
+_BUSY_SECONDS = 10.0  # how long to wait for another process's write lock
+
+
+def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
+    """A connection, after the statements in `begin`."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
+    try:
+        _set_wal(connection)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        for statement in begin:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set_wal(connection: sqlite3.Connection) -> None:
+    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
+    deadline = SYSTEM_CLOCK.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
+                raise
+            Parker().park(0.01)
+
+
+def commits_by_itself(connection: sqlite3.Connection) -> bool:
+    if connection.in_transaction:
+        return False
+    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True

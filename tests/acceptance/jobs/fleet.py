@@ -1,0 +1,95 @@
+"""Workers in processes of their own, killed, paused and replaced; none outlives the block."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tests.acceptance.jobs.worker import READY, Work
+
+ROOT = Path(__file__).parents[3]
+
+
+class Worker:
+    """One process and what it was told."""
+
+    def __init__(self, work: Work, log: Path) -> None:
+        self.work = work
+        self._log = log
+        self._said = b""
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                work.command(),
+                cwd=ROOT,
+                stdin=subprocess.PIPE,  # by its end the worker knows that we are gone
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def is_ready(self) -> bool:
+        """Whether it has begun to work."""
+        assert self._process.stdout is not None
+        if self._said != READY:
+            self._said += self._process.stdout.read() or b""
+        return self._said == READY
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is dead. (The children of isolation="process" notice, and end.)"""
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, seconds: float) -> int:
+        return self._process.wait(seconds)
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-4_000:]
+
+
+class Fleet:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._workers: list[Worker] = []
+
+    def start(self, work: Work) -> Worker:
+        worker = Worker(work, self._folder / f"{work.name}.log")
+        self._workers.append(worker)
+        return worker
+
+    def end(self, seconds: float = 30.0) -> None:
+        """SIGTERM to all that are alive: each must end by itself, in order."""
+        deadline = time.monotonic() + seconds
+        alive = [worker for worker in self._workers if worker.exit_code() is None]
+        for worker in alive:
+            while not worker.is_ready():  # before that, SIGTERM is not its business
+                assert time.monotonic() < deadline, worker.last_words()
+                time.sleep(0.01)
+            worker.send(signal.SIGTERM)
+        codes = {worker.work.name: worker.wait(max(0.0, deadline - time.monotonic())) for worker in alive}
+        assert set(codes.values()) <= {0}, codes
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.close()

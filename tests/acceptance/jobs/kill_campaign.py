@@ -1,0 +1,282 @@
+"""Job workers killed and paused again and again, and their server too, until every job is through."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from conquiet.embedded import PostgresServer
+from conquiet.errors import StoreUnavailableError
+from conquiet.jobs import Job, JobState, NewJob, open_store
+from conquiet.testing.history import History, Verdict, check
+from tests.acceptance.jobs.fleet import Fleet, Worker
+from tests.acceptance.jobs.recorded import POINTS, add_unwritten
+from tests.acceptance.jobs.worker import RETRY, Work
+
+AT_RANDOM, PAUSED = "random", "paused"
+SLOTS = ("thread", "async", "thread", "async", "process")
+LEASE_SECONDS = 1.0
+PAUSE_SECONDS = 2.0
+BACKLOG = 400  # as much as is enqueued ahead of the workers
+STALLED_SECONDS = 60.0
+T = TypeVar("T")
+
+
+@dataclass
+class Slot:
+    """A place in the fleet, in which one worker follows the other."""
+
+    isolation: str
+    worker: Worker | None = None
+    fate: str | None = None  # how the worker will die: at a point, at a random moment, or not at all
+    dies_at: float | None = None
+    wakes_at: float | None = None  # while it is paused
+
+
+@dataclass
+class Outcome:
+    jobs: list[Job]
+    effects: list[int]
+    verdict: Verdict
+    seconds: float
+    unwritten: int
+    deaths: Counter[tuple[str, str]] = field(default_factory=Counter)  # by isolation and fate
+    pauses: int = 0
+    server_kills: int = 0
+
+    @property
+    def kills(self) -> int:
+        return self.deaths.total()
+
+    @property
+    def by_fate(self) -> Counter[str]:
+        return sum((Counter({fate: count}) for (_, fate), count in self.deaths.items()), Counter())
+
+    @property
+    def by_isolation(self) -> Counter[str]:
+        return sum((Counter({kind: count}) for (kind, _), count in self.deaths.items()), Counter())
+
+    @property
+    def unfinished(self) -> list[Job]:
+        ended = {"failing": JobState.FAILED}
+        return [job for job in self.jobs if job.state is not ended.get(job.queue, JobState.SUCCEEDED)]
+
+    @property
+    def lost_effects(self) -> int:
+        wanted = {job.payload["n"] for job in self.jobs if job.queue == "effect"}
+        return len(wanted - set(self.effects))
+
+    @property
+    def doubled_effects(self) -> int:
+        return len(self.effects) - len(set(self.effects))
+
+    @property
+    def doubled_acks(self) -> int:
+        return sum(max(0, _outcomes(job).count("succeeded") - 1) for job in self.jobs)
+
+    @property
+    def most_failures(self) -> int:
+        """How often any job's failure was taken: its executions by nack."""
+        return max(_outcomes(job).count("failed") for job in self.jobs)
+
+    def __str__(self) -> str:
+        counts = self.verdict.counts
+        expired = sum(job.lease_expiries for job in self.jobs)
+        faults = self.kills + self.server_kills
+        return "\n  ".join(
+            [
+                f"{self.kills} kill -9 of workers and {self.server_kills} of the server, {self.pauses} pauses past the "
+                f"lease, in a run of {len(self.jobs):,} jobs, {self.seconds:.0f} s",
+                f"killed at: {_listed(self.by_fate)}; {_listed(self.by_isolation)}",
+                f"delivered again {counts.redelivered}, leases expired {expired}, committed and not written down "
+                f"{self.unwritten}, lines torn by a kill {counts.torn}",
+                f"jobs lost {len(self.unfinished)}, effects lost {self.lost_effects}, effects twice "
+                f"{self.doubled_effects}, acknowledged twice {self.doubled_acks}, failures of one job at most "
+                f"{self.most_failures}, violations {len(self.verdict.violations)} in {counts.events:,} events",
+                f"none lost in {faults} kills: with 95 % confidence below {3 / faults:.2%} per kill"
+                if not self.unfinished and not self.lost_effects
+                else "NOT FIT",
+            ]
+        )
+
+
+class KillCampaign:
+    """`kills` deaths of workers (and `server_kills` of the server) while `jobs` jobs are done."""
+
+    def __init__(
+        self,
+        dsn: str,
+        folder: Path,
+        *,
+        jobs: int,
+        kills: int,
+        server: PostgresServer | None = None,
+        server_kills: int = 0,
+        pauses: int = 0,
+    ) -> None:
+        self._dsn = dsn
+        self._folder = folder
+        self._jobs = jobs
+        self._kills = kills
+        self._server = server
+        self._server_kills_left = server_kills
+        self._server_kills = server_kills
+        self._random = random.Random()
+        self._fates = self._planned(kills, pauses)
+        self._slots = [Slot(isolation) for isolation in SLOTS]
+        self._deaths: Counter[tuple[str, str]] = Counter()
+        self._pauses = 0
+        self._names = 0
+
+    def run(self, make_effects: Callable[[], None], effects: Callable[[], list[int]]) -> Outcome:
+        began = time.monotonic()
+        path = self._folder / "history"
+        with (
+            open_store(self._dsn, retry=RETRY) as self._store,
+            History(path) as self._history,
+            Fleet(self._folder) as self._fleet,
+        ):
+            make_effects()
+            ids = self._until_drained()
+            self._fleet.end()
+            unwritten = add_unwritten(self._store, self._history, ids)
+            jobs = [job for job_id in ids if (job := self._store.get(job_id)) is not None]
+        assert len(jobs) == self._jobs
+        verdict = check(path, fenced=True)
+        lasted = time.monotonic() - began
+        return Outcome(
+            jobs, effects(), verdict, lasted, unwritten, self._deaths, self._pauses, self._server_kills
+        )
+
+    def _planned(self, kills: int, pauses: int) -> list[str]:
+        named = max(min(kills, len(POINTS)), kills * 6 // 10)
+        fates = [POINTS[number % len(POINTS)] for number in range(named)] + [AT_RANDOM] * (kills - named)
+        fates += [PAUSED] * pauses
+        self._random.shuffle(fates)
+        return fates
+
+    def _until_drained(self) -> list[str]:
+        ids: list[str] = []
+        progress: Any = None
+        moved_at = time.monotonic()
+        while True:
+            stats = self._patiently(self._store.stats)
+            done = sum(queue.succeeded + queue.failed for queue in stats.values())
+            if len(ids) < self._jobs and len(ids) - done < BACKLOG:
+                ids += self._enqueue(min(self._random.randint(20, 120), self._jobs - len(ids)), len(ids))
+            through = done == self._jobs
+            if through and not self._fates_left() and not self._server_kills_left:
+                return ids
+            if self._server is not None and self._server_kills_left and self._random.random() < 0.02:
+                self._kill_server()
+            for slot in self._slots:
+                self._tend(slot, through)
+            now = (done, self._deaths.total(), self._pauses, self._server_kills_left)
+            if now != progress:
+                progress, moved_at = now, time.monotonic()
+            assert time.monotonic() - moved_at < STALLED_SECONDS, f"stalled at {now}: {stats}, {self._slots}"
+            time.sleep(0.02)
+
+    def _fates_left(self) -> int:
+        return len(self._fates) + sum(slot.fate is not None for slot in self._slots)
+
+    def _enqueue(self, count: int, first: int) -> list[str]:
+        """With ids of ours: whatever becomes of the answer, doing it again is safe."""
+        ids: list[str] = []
+        for queue, every in (("failing", 20), ("effect", 3), ("plain", 1)):
+            numbers = [
+                n
+                for n in range(first, first + count)
+                if n % every == 0 and not any(n % other == 0 for other in (20, 3) if other > every)
+            ]
+            new = [NewJob({"n": n}, id=f"job-{n}") for n in numbers]
+            if new:
+                names = [job.id or "" for job in new]
+                with self._history.operation("enqueue", *names):
+                    self._patiently(
+                        lambda queue=queue, new=new: self._store.enqueue_many(queue, new, on_duplicate="skip")
+                    )
+                ids += names
+        return ids
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        deadline = time.monotonic() + STALLED_SECONDS
+        while True:
+            try:
+                return ask()
+            except StoreUnavailableError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    def _kill_server(self) -> None:
+        assert self._server is not None
+        self._server.kill()
+        time.sleep(self._random.uniform(0.0, 1.0))
+        self._server.start()
+        self._server_kills_left -= 1
+
+    def _tend(self, slot: Slot, out_of_work: bool) -> None:
+        """Bury the dead, kill or pause whose time has come, put a new one in its place."""
+        worker = slot.worker
+        if worker is not None:
+            if slot.fate in (AT_RANDOM, PAUSED) or out_of_work:
+                self._strike(slot, worker)
+            code = worker.exit_code()
+            if code is None:
+                return
+            assert (code, slot.fate is not None) == (-signal.SIGKILL, True), (
+                f"{worker.work} ended by itself, exit code {code}: {worker.last_words()}"
+            )
+            self._deaths[slot.isolation, slot.fate or ""] += 1
+            worker.close()
+        self._fill(slot)
+
+    def _strike(self, slot: Slot, worker: Worker) -> None:
+        now = time.monotonic()
+        if slot.fate is None or worker.exit_code() is not None or not worker.is_ready():
+            return
+        if slot.dies_at is None:
+            slot.dies_at = now + self._random.uniform(0.0, 0.8)
+        if now < slot.dies_at:
+            return
+        if slot.fate != PAUSED:
+            worker.kill()
+            slot.fate = AT_RANDOM  # also one that waited for its nth job, when there are no more
+        elif slot.wakes_at is None:
+            worker.send(signal.SIGSTOP)
+            slot.wakes_at = now + PAUSE_SECONDS
+        elif now >= slot.wakes_at:
+            worker.send(signal.SIGCONT)
+            self._pauses += 1
+            slot.fate, slot.wakes_at = None, None  # it lives on
+
+    def _fill(self, slot: Slot) -> None:
+        self._names += 1
+        fate = self._fates.pop() if self._fates else None
+        if slot.isolation == "process" and fate == "handling":
+            fate = AT_RANDOM  # there it is the child that handles
+        work = Work(
+            self._dsn,
+            f"{slot.isolation}-{self._names}",
+            str(self._folder / "history"),
+            isolation=slot.isolation,
+            die_at=fate if fate in POINTS else None,
+            die_at_nth=self._random.randint(1, 30),
+            lease_ttl=LEASE_SECONDS,
+        )
+        slot.worker, slot.fate = self._fleet.start(work), fate
+        slot.dies_at = slot.wakes_at = None
+
+
+def _outcomes(job: Job) -> list[str]:
+    return [attempt.outcome for attempt in job.attempts]
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"

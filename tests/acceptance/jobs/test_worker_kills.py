@@ -1,0 +1,83 @@
+"""Job workers, and their server, killed -9 while they work: no job is lost, and each has its effect once."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from conquiet.embedded import PostgresServer
+from tests.acceptance.jobs.kill_campaign import AT_RANDOM, SLOTS, KillCampaign, Outcome
+from tests.acceptance.jobs.recorded import POINTS
+from tests.acceptance.jobs.worker import RETRY
+from tests.campaign import campaign_size
+
+clauses = pytest.mark.clause("J-04", "J-10", "J-12", "J-13", "J-22", "J-26", "J-30")
+
+
+@pytest.mark.campaign
+@clauses
+@pytest.mark.clause("J-21", "J-23", "J-25")
+def test_on_postgresql_which_is_killed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kills, server_kills = campaign_size(400), campaign_size(20)
+    with PostgresServer() as server:  # fsync is on
+
+        def execute(statement: str) -> list[tuple[int]]:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                cursor = connection.execute(statement)
+                return cursor.fetchall() if cursor.description else []
+
+        campaign = KillCampaign(
+            server.dsn,
+            tmp_path,
+            jobs=campaign_size(40_000),
+            kills=kills,
+            server=server,
+            server_kills=server_kills,
+            pauses=campaign_size(20),
+        )
+        outcome = campaign.run(
+            lambda: execute("CREATE TABLE effects (n INTEGER)"),
+            lambda: [n for (n,) in execute("SELECT n FROM effects")],
+        )
+    judge(outcome, kills, capsys)
+    assert outcome.server_kills == server_kills
+
+
+@pytest.mark.campaign
+@clauses
+def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kills, file = campaign_size(100), tmp_path / "jobs.db"
+
+    def execute(statement: str) -> list[tuple[int]]:
+        connection = sqlite3.connect(file, isolation_level=None, timeout=30)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    campaign = KillCampaign(
+        f"sqlite:///{file}", tmp_path, jobs=campaign_size(8_000), kills=kills, pauses=campaign_size(5)
+    )
+    outcome = campaign.run(
+        lambda: execute("CREATE TABLE effects (n INTEGER)"),
+        lambda: [n for (n,) in execute("SELECT n FROM effects")],
+    )
+    judge(outcome, kills, capsys)
+    assert execute("PRAGMA integrity_check") == [("ok",)]
+
+
+def judge(outcome: Outcome, kills: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(f"\n{outcome}")
+    outcome.verdict.raise_if_broken()
+    assert outcome.unfinished == []
+    assert (outcome.lost_effects, outcome.doubled_effects, outcome.doubled_acks) == (0, 0, 0)
+    assert outcome.most_failures == 1 + RETRY.max_retries
+    assert outcome.kills == kills
+    assert outcome.pauses > 0
+    if kills >= len(POINTS) + 5:
+        assert set(outcome.by_fate) == {*POINTS, AT_RANDOM}
+        assert set(outcome.by_isolation) == {*SLOTS}

@@ -20,10 +20,16 @@ Start = Callable[[JobWorker], Running]
 def test_unstarted_jobs_are_given_back_at_once_and_the_running_one_is_finished(
     store: JobStore, start: Start
 ) -> None:
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(job: Job) -> None:
+        begun.set()
+        go_on.wait(30)
+
     first, *others = store.enqueue_many("q", [{}] * 5)
-    running = start(JobWorker(store, lambda job: go_on.wait(30), queues="q", concurrency=1, prefetch=4))
-    until(lambda: store.stats("q")["q"].in_flight == 5)
+    running = start(JobWorker(store, handle, queues="q", concurrency=1, prefetch=4))
+    assert begun.wait(20)  # or the first would be given back as well
+    assert store.stats("q")["q"].in_flight == 5
     running.worker.stop()
     asked = time.monotonic()
     until(lambda: store.stats("q")["q"].ready == 4)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from conquiet import __version__
@@ -38,14 +39,14 @@ def main() -> int:
         f"[bold]conquiet {__version__}[/] on Python {platform.python_version()}, {platform.machine()}"
     )
     try:
-        _console.print(f"  java        {_java()}")
+        _console.print(f"  java        {escape(_java())}")
         with (
             _told("redis", RedisServer(appendonly=True, appendfsync="always")) as redis_server,
             _told("postgresql", PostgresServer()) as postgres_server,
         ):
             return _check(redis_server, postgres_server)
     except ConquietError as error:
-        _console.print(f"[red]failed:[/] {error}")
+        _console.print(f"[red]failed:[/] {escape(str(error))}")
         return 1
 
 
@@ -96,7 +97,7 @@ def _check(redis_server: RedisServer, postgres_server: PostgresServer) -> int:
             consumer.run(handler=handler, db_factory=transactions)
         except QueueConnectionError as error:
             progress.console.print(
-                f"  redis killed (-9) with a message {killed[0]}; the consumer said:\n    {error}"
+                f"  redis killed (-9) with a message {killed[0]}; the consumer said:\n    {escape(str(error))}"
             )
             redis_server.restart()
             again = consumer.claim_stale()

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from conquiet.jobs import Job, JobStore, NewJob, StaleLeaseError
-from conquiet.testing.history import History
+from conquiet.testing.history import History, Operation
 
 QUEUES = ("a", "b")
 TTL = 0.06
@@ -57,22 +57,20 @@ def _claimed(store: JobStore, history: History, limit: int, ttl: float) -> list[
 
 
 def _do_something(store: JobStore, history: History, job: Job, choice: random.Random) -> None:
-    assert job.lease is not None
-    token = job.lease.token
     match choice.choice(["finish", "release", "nack", "beat", "sleep", "die", "die"]):
         case "finish":
             if choice.random() < 0.3:  # not too often: there must be work until the end
                 _finish(store, history, job)
         case "release":
-            with history.operation("release", job.id, holder=token):
+            with _settling(history, "release", job):
                 store.release(job)
         case "nack":
-            with history.operation("nack", job.id, holder=token):
+            with _settling(history, "nack", job):
                 store.nack(job, "no")
         case "beat":
             for _ in range(3):
                 time.sleep(choice.uniform(0.0, TTL / 2))
-                with history.operation("heartbeat", job.id, holder=token) as operation:
+                with _settling(history, "heartbeat", job) as operation:
                     beaten = store.heartbeat(job)
                     assert beaten.lease is not None
                     operation.ok(until=beaten.lease.expires_at.timestamp())
@@ -85,5 +83,11 @@ def _finish(store: JobStore, history: History, job: Job) -> None:
     assert job.lease is not None
     with history.operation("handle", job.id, holder=job.lease.token):
         pass
-    with history.operation("ack", job.id, holder=job.lease.token):
+    with _settling(history, "ack", job):
         store.ack(job)
+
+
+def _settling(history: History, name: str, job: Job) -> Operation:
+    """It happens now or a little later: if that is past the end of the lease, it must be refused."""
+    assert job.lease is not None
+    return history.operation(name, job.id, holder=job.lease.token, at=time.time())

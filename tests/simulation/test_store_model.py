@@ -544,6 +544,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(600)  # a difference is made as small as it can be before it is told
 @pytest.mark.clause(
     *("J-01", "J-02", "J-03", "J-04", "J-05", "J-06", "J-07", "J-08", "J-09", "J-10", "J-13", "J-14", "J-16"),
     *("J-18", "J-19", "J-20", "J-27", "J-28", "J-31"),

@@ -1,5 +1,7 @@
 """The effect core: logic is written once as flows, and driven on threads, on asyncio or on a virtual clock."""
 
+from conquiet.flow.contexts import call_in
+from conquiet.flow.crew import Crew, all_end
 from conquiet.flow.drive import run, run_async
 from conquiet.flow.effects import (
     Beside,
@@ -24,6 +26,7 @@ __all__ = [
     "Cancellation",
     "Cancelled",
     "Child",
+    "Crew",
     "Effect",
     "Fence",
     "Flow",
@@ -31,6 +34,8 @@ __all__ = [
     "Signal",
     "Sleep",
     "ThreadCalls",
+    "all_end",
+    "call_in",
     "current_fence",
     "join",
     "kept",

@@ -1,0 +1,141 @@
+"""A crew: a fixed number of flows that take items from one inbox, each one at a time, and their orderly end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from conquiet.clock import Clock
+from conquiet.flow.effects import Beside, Cancelled, Child, Flow, Signal, Sleep
+
+__all__ = ["Crew", "all_end"]
+
+Item = TypeVar("Item")
+
+_log = logging.getLogger("conquiet.flow")
+
+
+class Crew(Generic[Item]):
+    """`size` runners; `work(item)` is what each does with an item, and must not raise what is not a breakdown.
+
+    Items are handed over in bulk. A runner that takes one while more are there wakes one other, and that one the
+    next: where the work does not wait for anything, a single runner empties the inbox and nobody else is woken.
+    """
+
+    def __init__(self, name: str, size: int, work: Callable[[Item], Flow[None]], clock: Clock) -> None:
+        self._name = name
+        self._size = size
+        self._work = work
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inbox: deque[Item] = deque()
+        self._idle: deque[Signal] = deque()
+        self._called: Signal | None = None  # the runner that was woken and has not come for its item yet
+        self._no_more = Signal()
+        self._runners: list[Child[None]] = []
+        self.failure: BaseException | None = None
+        self.broken = Signal()  # set with `failure`; whoever leads the crew ends it
+
+    def start(self) -> Flow[None]:
+        for number in range(self._size):
+            runner = yield Beside(self.part(self._run()), name=f"{self._name} {number}")
+            self._runners.append(runner)
+
+    def add(self, items: Iterable[Item]) -> None:
+        with self._lock:
+            self._inbox.extend(items)
+            runner = self._next_to_wake()
+        if runner is not None:
+            runner.set()
+
+    def empty_inbox(self) -> list[Item]:
+        """Take back what no runner has taken."""
+        with self._lock:
+            items = list(self._inbox)
+            self._inbox.clear()
+        return items
+
+    def part(self, part: Flow[None]) -> Flow[None]:
+        """`part`, whose failure is the crew's: where one part breaks down, the others would go on for nothing."""
+        try:
+            yield from part
+        except Cancelled:
+            raise
+        except BaseException as error:
+            self.break_down(error)
+
+    def break_down(self, error: BaseException) -> None:
+        """`error` ends the crew; its leader raises it when everything has ended."""
+        _log.debug("%s ends: %r", self._name, error)
+        if self.failure is None:
+            self.failure = error
+        elif self.failure is not error:
+            self.failure.add_note(f"and then: {error!r}")
+        self.broken.set()
+
+    def finish(self, deadline: float | None, *wake: Signal) -> Flow[bool]:
+        """Let the runners empty the inbox and end, until `deadline` or a signal; whether all have ended."""
+        self._no_more.set()
+        yield from all_end(self._runners, self._clock, deadline, *wake)
+        return all(runner.done for runner in self._runners)
+
+    def cut_off(self, grace: float) -> Flow[int]:
+        """Cancel the runners that are not done, wait `grace` seconds; how many were abandoned, on their threads."""
+        self._no_more.set()
+        late = [runner for runner in self._runners if not runner.done]
+        for runner in late:
+            runner.cancel()  # a coroutine ends by that; a thread does not
+        yield from all_end(late, self._clock, self._clock.monotonic() + grace)
+        abandoned = [runner for runner in late if not runner.done]
+        for runner in abandoned:
+            runner.abandon()
+        return len(abandoned)
+
+    def _run(self) -> Flow[None]:
+        call = Signal()
+        while True:
+            item, runner = self._take(call)
+            if item is _NOTHING:
+                if self._no_more.is_set():
+                    return
+                yield Sleep(None, call, self._no_more)
+                continue
+            if runner is not None:
+                runner.set()
+            yield from self._work(item)
+
+    def _take(self, call: Signal) -> tuple[Any, Signal | None]:
+        """The next item, and the runner to wake for the one after it."""
+        with self._lock:
+            if self._called is call:
+                self._called = None
+            if not self._inbox:
+                call.clear()
+                if call not in self._idle:
+                    self._idle.append(call)
+                return _NOTHING, None
+            return self._inbox.popleft(), self._next_to_wake()
+
+    def _next_to_wake(self) -> Signal | None:
+        if not self._inbox or not self._idle or self._called is not None:
+            return None
+        self._called = self._idle.popleft()
+        return self._called
+
+
+_NOTHING: Any = object()
+
+
+def all_end(
+    children: Sequence[Child[Any]], clock: Clock, deadline: float | None, *wake: Signal
+) -> Flow[None]:
+    """Wait until all `children` have ended, at most until `deadline`, or until a signal is set."""
+    for child in children:
+        while not child.done and not any(signal.is_set() for signal in wake):
+            left = None if deadline is None else deadline - clock.monotonic()
+            if left is not None and left <= 0:
+                return
+            yield Sleep(left, child.finished, *wake)

@@ -1,0 +1,322 @@
+"""The consume loop as a flow: fetch, hand out, settle, and an end that accounts for everything.
+
+    fetch ──► crew (a runner per place, each with one lifecycle at a time) ──► settle ──► report
+
+The next batch is fetched when a runner is free. Nothing here knows threads or asyncio; the shells in
+`mixins/consumer.py` do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from conquiet.clock import Clock
+from conquiet.errors import AbandonedThreadsError
+from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, ThreadCalls, all_end, shielded
+from conquiet.observe.engine_metrics import EngineMetrics
+from conquiet.task.exceptions import EngineError
+from conquiet.task.fetching import BrokenContract, Fetching, LoopTimeout
+from conquiet.task.lifecycle import Lifecycle
+from conquiet.task.mixins.policies import ConsumerPolicy
+from conquiet.task.outcome import ConsumeReport, Ledger, Outcome, OutcomeStatus, StopReason
+from conquiet.task.settling import Settling
+from conquiet.task.transaction import Transaction
+
+__all__ = ["ConsumeLoop", "Source"]
+
+_log = logging.getLogger("conquiet.task")
+
+_GRACE = 0.5  # seconds for what was cut off to notice
+_SETTLE_GRACE = 5.0  # for a last answer of the source when the loop's time is up
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A connector's methods, of whichever variant."""
+
+    fetch: Callable[..., Any]
+    settle: Callable[..., Any] | None
+    release: Callable[..., Any] | None
+
+
+class _Fetched:
+    """One transaction in this loop's hands; two with the same id are two."""
+
+    __slots__ = ("begun", "transaction")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.begun = False
+
+    def left(self, error: BaseException | None = None) -> Outcome:
+        tx = self.transaction
+        return Outcome(
+            tx.id, OutcomeStatus.UNSETTLED, exception=error, attempts=int(self.begun), transaction=tx
+        )
+
+
+class ConsumeLoop:
+    """One run of the engine."""
+
+    def __init__(
+        self,
+        task: Any,
+        source: Source,
+        policy: ConsumerPolicy,
+        clock: Clock,
+        calls: ThreadCalls,
+        on_outcome: Callable[[Outcome], Any] | None,
+    ) -> None:
+        self._policy = policy.loop
+        self._steps = policy.steps
+        self._source = source
+        self._clock = clock
+        self._calls = calls
+        self._cut = False
+        self._cycle = Lifecycle(task, policy, clock, lambda: self._cut)
+        self._context = copy_context()
+        self._ledger = Ledger()
+        self._metrics = EngineMetrics(self._cycle.task_name)
+        self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
+        self._room = Signal()  # a runner is free, or may be
+        self._lock = threading.Lock()
+        self._open: set[_Fetched] = set()  # fetched and not finished; who takes one out accounts for it
+        self._running: dict[str, deque[_Fetched] | None] = {}  # by id; who waits for the one that runs
+        self._crew: Crew[_Fetched] = Crew(
+            "transaction runner", self._policy.concurrency.value, self._process, clock
+        )
+        self._crew.broken.add_waker(self.stop)
+        self._settling = Settling(
+            source.settle,
+            on_outcome,
+            self._ledger,
+            self._policy.batch.size,
+            self._room,
+            self._crew.break_down,
+        )
+
+    def stop(self) -> None:
+        """No new fetch; what has begun is finished and settled. Any thread."""
+        self._ending.set()
+        self._room.set()
+
+    def run(self) -> Flow[ConsumeReport]:
+        spans = self._cycle.spans
+        if spans is None:
+            return (yield from self._run())
+        span = spans.start("consume_transactions", self._context, {"conquiet.task": self._cycle.task_name})
+        try:
+            return (yield from self._run())
+        except BaseException as error:
+            self._cycle.failed(span, error)
+            raise
+        finally:
+            span.end()
+
+    def _run(self) -> Flow[ConsumeReport]:
+        timeout = self._policy.timeout
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        settler: Child[None] | None = None
+        if self._settling.wanted:
+            settler = yield Beside(self._crew.part(self._settling.run()), name="transaction settling")
+        yield from self._crew.start()
+        failure: BaseException | None = None
+        reason = StopReason.ERROR
+        try:
+            try:
+                reason = yield from self._consume(deadline)
+            except (EngineError, AbandonedThreadsError) as error:
+                failure = error  # what was fetched before is finished
+            reason = yield from self._drain(reason, deadline, settler)
+        except BaseException as error:  # noqa: BLE001 - raised when everything is accounted for
+            failure = error
+        failure = (yield from shielded(self._end(settler))) or failure
+        return self._reported(reason, failure)
+
+    def _reported(self, reason: StopReason, failure: BaseException | None) -> ConsumeReport:
+        report = self._ledger.report
+        report.abandoned_threads += self._calls.abandoned
+        if failure is None:
+            failure = self._crew.failure
+        elif self._crew.failure is not None:
+            failure.add_note(f"and before: {self._crew.failure!r}")
+        report.stop_reason = reason if failure is None else StopReason.ERROR
+        self._metrics.publish(report, self._calls.abandoned)
+        if failure is None:
+            return report
+        if isinstance(failure, EngineError | AbandonedThreadsError):
+            failure.report = report  # type: ignore[union-attr]
+        failure.add_note(f"the consume loop ended with it: {report}")
+        raise failure
+
+    # -- fetch and hand out --------------------------------------------------------------------------------------
+
+    def _consume(self, deadline: float | None) -> Flow[StopReason]:
+        policy, ledger = self._policy, self._ledger
+        fetching = Fetching(
+            self._cycle,
+            self._source.fetch,
+            self._steps.fetch,
+            self._clock,
+            self._context,
+            deadline,
+            self._ending,
+        )
+        empties = 0
+        try:
+            while True:
+                yield from self._wait_for_room(deadline)
+                if self._ending.is_set():
+                    return StopReason.STOPPED
+                size = policy.batch.size
+                if policy.limit is not None:
+                    size = min(size, policy.limit - ledger.report.fetched)
+                    if size <= 0:
+                        return StopReason.LIMIT
+                batch = yield from fetching.batch(size)
+                self._metrics.publish(ledger.report, self._calls.abandoned)
+                if batch:
+                    empties = 0
+                    self._hand_out(batch)
+                elif batch is not None and not policy.streaming:
+                    return StopReason.DRAINED
+                elif batch is not None:
+                    yield from self._wait(policy.empty_queue.delay(empties), deadline)
+                    empties += 1
+        except LoopTimeout:
+            return StopReason.LOOP_TIMEOUT
+        except BrokenContract as error:
+            self._leave(self._taken_in(error.transactions))
+            raise
+
+    def _hand_out(self, batch: Sequence[Transaction]) -> None:
+        fetched = self._taken_in(batch)
+        if self._ending.is_set():  # stopped while it was fetched
+            self._leave(fetched)
+        else:
+            self._crew.add(fetched)
+
+    def _taken_in(self, batch: Sequence[Transaction]) -> list[_Fetched]:
+        fetched = [_Fetched(transaction) for transaction in batch]
+        self._ledger.fetched(len(fetched))
+        with self._lock:
+            self._open.update(fetched)
+        return fetched
+
+    def _wait_for_room(self, deadline: float | None) -> Flow[None]:
+        while True:
+            self._room.clear()
+            if self._ending.is_set() or (
+                len(self._open) < self._policy.concurrency.value and self._settling.has_room()
+            ):
+                return
+            yield from self._wait(None, deadline, self._room)
+
+    def _wait(self, seconds: float | None, deadline: float | None, *wake: Signal) -> Flow[None]:
+        """Sleep, but not past the loop's time, and not when it ends."""
+        left = None if deadline is None else deadline - self._clock.monotonic()
+        loop_ends_first = left is not None and (seconds is None or left <= seconds)
+        woken = yield Sleep(left if loop_ends_first else seconds, self._ending, *wake)
+        if loop_ends_first and not woken:
+            raise LoopTimeout
+
+    # -- run -----------------------------------------------------------------------------------------------------
+
+    def _process(self, fetched: _Fetched) -> Flow[None]:
+        """One transaction, and then those with the same id that came meanwhile: never two of them at once."""
+        name = fetched.transaction.id
+        with self._lock:
+            if name in self._running:
+                waiting = self._running[name]
+                if waiting is None:
+                    self._running[name] = waiting = deque()
+                waiting.append(fetched)
+                return
+            self._running[name] = None
+        following: _Fetched | None = fetched
+        while following is not None:
+            if self._ending.is_set():
+                self._finished(following, following.left(), processed=False)
+            else:
+                yield from self._live(following)
+            with self._lock:
+                waiting = self._running[name]
+                following = waiting.popleft() if waiting else None
+                if following is None:
+                    del self._running[name]
+
+    def _live(self, fetched: _Fetched) -> Flow[None]:
+        fetched.begun = True
+        try:
+            outcome = yield from self._cycle.run(fetched.transaction, self._context.copy())
+        except BaseException as error:
+            self._finished(fetched, fetched.left(error), processed=False)
+            if not isinstance(error, Cancelled):
+                self._crew.break_down(error)
+                return
+            raise
+        self._finished(fetched, outcome, processed=True)
+        if self._calls.abandoned > self._policy.max_abandoned_threads:
+            self._crew.break_down(
+                AbandonedThreadsError(
+                    f"{self._calls.abandoned} calls ran past their time limits and still hold their threads; "
+                    f"max_abandoned_threads is {self._policy.max_abandoned_threads}. Threads cannot be stopped: "
+                    "restart the process, and give the calls time limits of their own"
+                )
+            )
+
+    def _finished(self, fetched: _Fetched, outcome: Outcome, *, processed: bool) -> None:
+        with self._lock:
+            if fetched not in self._open:
+                return  # cut off and reported already: nothing that it does now is for the loop
+            self._open.remove(fetched)
+            left = len(self._open)
+        if processed and self._settling.wanted:
+            self._settling.add(outcome, nothing_else=left == 0)
+        else:
+            self._ledger.add((outcome,), processed=processed)
+            if not processed:
+                self._settling.leave(outcome)
+        if left < self._policy.concurrency.value and not self._room.is_set():
+            self._room.set()
+
+    def _leave(self, fetched: Sequence[_Fetched]) -> None:
+        """They will not be begun, or were not finished."""
+        for one in fetched:
+            self._finished(one, one.left(), processed=False)
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def _drain(
+        self, reason: StopReason, deadline: float | None, settler: Child[None] | None
+    ) -> Flow[StopReason]:
+        """Let what was fetched (after stop(): what has begun) be finished and settled, within the loop's time."""
+        if reason is StopReason.LOOP_TIMEOUT:
+            return reason
+        ended = yield from self._crew.finish(deadline)
+        if ended and settler is not None:
+            self._settling.no_more.set()
+            yield from all_end([settler], self._clock, deadline)
+            ended = settler.done
+        return reason if ended else StopReason.LOOP_TIMEOUT
+
+    def _end(self, settler: Child[None] | None) -> Flow[BaseException | None]:
+        """Cut off what still runs, settle what has finished, say what was left. What went wrong doing so."""
+        self._cut = True
+        self._ending.set()
+        self._ledger.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
+        self._leave(list(self._open))
+        if settler is not None:
+            self._settling.no_more.set()
+            yield from all_end([settler], self._clock, self._clock.monotonic() + _SETTLE_GRACE)
+            if not settler.done:
+                settler.cancel()
+                settler.abandon()
+                self._settling.give_up()
+        return (yield from self._settling.release_left(self._source.release))

@@ -1,0 +1,146 @@
+"""The two variants of the Consumer Engine: thin shells around the same flows, one on threads and one on asyncio."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import TaskConfigError
+from conquiet.flow import ThreadCalls, run, run_async
+from conquiet.task.connector import AsyncConnector, Connector
+from conquiet.task.lifecycle import Lifecycle
+from conquiet.task.loop import ConsumeLoop, Source
+from conquiet.task.mixins.policies import ConsumerPolicy
+from conquiet.task.outcome import ConsumeReport, Outcome
+from conquiet.task.transaction import Transaction
+
+__all__ = ["AsyncConsumerMixin", "ConsumerMixin"]
+
+_POLICY = ConsumerPolicy()
+
+
+class _Consumer:
+    """What both variants have: the steps a task may implement, and stop()."""
+
+    span_payload_fields: Sequence[str] = ()  # payload fields that spans may show; no other is
+
+    def process_transaction(self, transaction: Transaction) -> Any:
+        """The work. Its value goes to the success handler; raise TransactionException(…, BUSINESS) to refuse."""
+        raise NotImplementedError
+
+    def handle_transaction_success(self, transaction: Transaction, result: Any) -> Any:
+        """After `process_transaction` has returned `result`."""
+
+    def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> Any:
+        """After `transaction` has failed for good, once."""
+
+    def redact(self, text: str) -> str:
+        """The text of an exception as spans and messages may show it; DSN passwords are gone already."""
+        return text
+
+    def stop(self) -> None:
+        """End the loops that run now: what has begun is finished and settled, the rest is reported. Any thread."""
+        for loop in list(self._loops()):
+            loop.stop()
+
+    def _loops(self) -> set[ConsumeLoop]:
+        return self.__dict__.setdefault("_conquiet_loops", set())  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _running(self, loop: ConsumeLoop) -> Iterator[ConsumeLoop]:
+        with _REGISTERING:
+            self._loops().add(loop)
+        try:
+            yield loop
+        finally:
+            with _REGISTERING:
+                self._loops().discard(loop)
+
+
+_REGISTERING = threading.Lock()
+
+
+class ConsumerMixin(_Consumer):
+    """Consumes on threads."""
+
+    def consume_transactions(
+        self,
+        connector: Connector,
+        policy: ConsumerPolicy = _POLICY,
+        *,
+        on_outcome: Callable[[Outcome], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> ConsumeReport:
+        """Fetch, process and settle until nothing is left, the limit, the loop's time, or `stop()`."""
+        _refuse_coroutines(self)
+        source = _source(connector, "")
+        # Past the bound the loop ends; no call is begun that could be one more.
+        calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
+        with self._running(ConsumeLoop(self, source, policy, clock, calls, on_outcome)) as loop:
+            return run(loop.run(), clock=clock, calls=calls)
+
+    def start_processing(
+        self,
+        transaction: Transaction,
+        policy: ConsumerPolicy = _POLICY,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outcome:
+        """The life of one transaction, outside any loop: nothing is fetched or settled."""
+        _refuse_coroutines(self)
+        calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
+        return run(Lifecycle(self, policy, clock).run(transaction), clock=clock, calls=calls)
+
+
+class AsyncConsumerMixin(_Consumer):
+    """Consumes on asyncio; `process_transaction` and the handlers are coroutines."""
+
+    async def consume_transactions(
+        self,
+        connector: AsyncConnector,
+        policy: ConsumerPolicy = _POLICY,
+        *,
+        on_outcome: Callable[[Outcome], Any] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> ConsumeReport:
+        """Fetch, process and settle until nothing is left, the limit, the loop's time, or `stop()`."""
+        source = _source(connector, "_async")
+        with self._running(ConsumeLoop(self, source, policy, clock, ThreadCalls(), on_outcome)) as loop:
+            return await run_async(loop.run())
+
+    async def start_processing(
+        self,
+        transaction: Transaction,
+        policy: ConsumerPolicy = _POLICY,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outcome:
+        """The life of one transaction, outside any loop: nothing is fetched or settled."""
+        return await run_async(Lifecycle(self, policy, clock).run(transaction))
+
+
+def _source(connector: Any, suffix: str) -> Source:
+    fetch = getattr(connector, f"fetch_transactions{suffix}", None)
+    if not callable(fetch):
+        other = "ConsumerMixin" if suffix else "AsyncConsumerMixin"
+        hint = (
+            f"; it has the other variant's: use {other}"
+            if hasattr(connector, "fetch_transactions" if suffix else "fetch_transactions_async")
+            else ""
+        )
+        raise TaskConfigError(f"{type(connector).__name__} has no method fetch_transactions{suffix}{hint}")
+    return Source(
+        fetch, getattr(connector, f"settle{suffix}", None), getattr(connector, f"release{suffix}", None)
+    )
+
+
+def _refuse_coroutines(task: _Consumer) -> None:
+    for name in ("process_transaction", "handle_transaction_success", "handle_transaction_exception"):
+        if inspect.iscoroutinefunction(getattr(task, name)):
+            raise TaskConfigError(
+                f"{type(task).__name__}.{name} is a coroutine function: this is work for AsyncConsumerMixin"
+            )

@@ -1,0 +1,98 @@
+"""How transactions ended: one outcome each, and the report that accounts for all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from conquiet.task.exceptions import ExceptionCategory
+from conquiet.task.transaction import Transaction
+
+__all__ = ["ConsumeReport", "Ledger", "Outcome", "OutcomeStatus", "StopReason"]
+
+MOST_OUTCOMES = 1_000  # kept in a report
+
+
+class OutcomeStatus(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNSETTLED = "unsettled"  # not begun, cut off, or the source could not be told
+
+
+class StopReason(StrEnum):
+    DRAINED = "drained"
+    LIMIT = "limit"
+    STOPPED = "stopped"
+    LOOP_TIMEOUT = "loop timeout"
+    ERROR = "error"
+
+
+class Outcome(msgspec.Struct, frozen=True, eq=False):
+    """What became of one transaction. `attempts` is how often `process` was tried; 0: it was not begun."""
+
+    transaction_id: str
+    status: OutcomeStatus
+    result: Any = None
+    exception: BaseException | None = None
+    category: ExceptionCategory | None = None
+    attempts: int = 0
+    handled: bool = False  # its exception handler completed
+    transaction: Transaction | None = None
+
+    def __repr__(self) -> str:  # a result may hold secrets
+        how = f", {self.category}" if self.category else ""
+        return f"Outcome({self.transaction_id!r}, {self.status}{how}, attempts={self.attempts})"
+
+
+class ConsumeReport(msgspec.Struct):
+    """The account of one consume loop: `fetched == succeeded + failed + unsettled`."""
+
+    fetched: int = 0
+    processed: int = 0  # went through the whole lifecycle
+    succeeded: int = 0
+    failed: int = 0
+    unsettled: int = 0
+    by_category: dict[str, int] = {}
+    stop_reason: StopReason = StopReason.DRAINED
+    outcomes: list[Outcome] = []  # those that did not succeed, the first thousand of them
+    abandoned_threads: int = 0  # timed out, and still running when the loop ended
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stop_reason}: {self.fetched} fetched, {self.succeeded} succeeded, {self.failed} failed, "
+            f"{self.unsettled} unsettled"
+        )
+
+
+class Ledger:
+    """Writes the report. Runners on many threads add to it."""
+
+    def __init__(self) -> None:
+        self.report = ConsumeReport()
+        self._lock = threading.Lock()
+
+    def fetched(self, count: int) -> None:
+        with self._lock:
+            self.report.fetched += count
+
+    def add(self, outcomes: Iterable[Outcome], *, processed: bool) -> None:
+        """These ended so. `processed`: their lifecycles ran to the end, whatever became of them then."""
+        report = self.report
+        with self._lock:
+            for outcome in outcomes:
+                report.processed += processed
+                if outcome.status is OutcomeStatus.SUCCEEDED:
+                    report.succeeded += 1
+                    continue
+                if outcome.status is OutcomeStatus.FAILED:
+                    report.failed += 1
+                    name = str(outcome.category)
+                    report.by_category[name] = report.by_category.get(name, 0) + 1
+                else:
+                    report.unsettled += 1
+                if len(report.outcomes) < MOST_OUTCOMES:
+                    report.outcomes.append(outcome)

@@ -1,0 +1,27 @@
+"""Bases for tasks: subclass one, write `process_transaction`, and consume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conquiet.task.mixins.consumer import AsyncConsumerMixin, ConsumerMixin
+from conquiet.task.transaction import Transaction
+
+__all__ = ["AsyncConsumerTask", "ConsumerTask"]
+
+
+class ConsumerTask(ConsumerMixin):
+    """A task on threads."""
+
+
+class AsyncConsumerTask(AsyncConsumerMixin):
+    """A task on asyncio."""
+
+    async def process_transaction(self, transaction: Transaction) -> Any:
+        raise NotImplementedError
+
+    async def handle_transaction_success(self, transaction: Transaction, result: Any) -> None:
+        pass
+
+    async def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> None:
+        pass

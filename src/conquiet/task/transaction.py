@@ -1,0 +1,21 @@
+"""What the engine runs: one unit of work, whatever it was where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["Transaction"]
+
+
+class Transaction(msgspec.Struct, frozen=True, weakref=True):
+    """`id` is unique among what is in flight; `metadata` is the connector's own and stays out of spans and logs."""
+
+    id: str
+    payload: Any = None
+    metadata: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:  # payload and metadata may hold secrets
+        return f"Transaction({self.id!r})"

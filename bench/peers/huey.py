@@ -1,4 +1,4 @@
-"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does."""
+"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does; fsync as ours."""
 
 import json
 import os
@@ -12,7 +12,7 @@ sys.path.pop(0)
 from huey import SqliteHuey
 
 count = int(sys.argv[1])
-huey = SqliteHuey(filename=os.environ["BENCH_TARGET"], results=False)
+huey = SqliteHuey(filename=os.environ["BENCH_TARGET"], results=False, fsync=True)
 done = 0
 
 

@@ -12,6 +12,9 @@ Families are cut by what the caller can do, not by which module noticed:
     ├── AbandonedThreadsError                too many timed-out calls still hold their threads: restart the process
     ├── IsolationError                       a call cannot run in a child process, or its process died
     │   └── RemoteCallError                  the call itself failed, in its child process
+    ├── PolicyError (ValueError)             a policy of the Consumer Engine was refused: correct it
+    ├── TaskConfigError (TypeError)          a task or a connector cannot be run as it is: change it
+    ├── EngineError                          what the Consumer Engine ends with; all in `conquiet.task.exceptions`
     ├── FlowError                            a flow yielded something that is not an effect: a bug
     ├── JobError                             anything the leased job store cannot do
     │   ├── JobConfigError (ValueError)      a setting or an argument was refused: correct it
@@ -22,6 +25,21 @@ Families are cut by what the caller can do, not by which module noticed:
     │   ├── SchemaVersionError               the database has another schema version: migrate, or upgrade
     │   └── StoreUnavailableError            the store was not reached, or refused for now: nothing was changed
     │       └── OutcomeUnknownError          the connection broke before the answer: read the job to find out
+    ├── ReconcileError                       anything the reconciliation cannot do
+    │   ├── ReconcileConfigError (ValueError) a rule, an adapter or an argument was refused: correct it
+    │   ├── ReportRefusedError (ValueError)  a report breaks the rules of the intake; nothing was stored
+    │   │   └── KeyReusedError               its idempotency key belongs to another report
+    │   ├── IntakeBusyError                  no report can be taken in now; nothing was stored: try again later
+    │   ├── ReportNotFoundError (LookupError) no report has that id
+    │   ├── AttemptOrderError                an attempt was asked for whose predecessor is not recorded
+    │   └── PlatformError                    a platform did not give its numbers; raised by adapters
+    │       ├── PlatformRateLimitError       not now: it asks for fewer calls
+    │       └── PlatformAuthError            not to us: its credentials are wrong or lack a right
+    ├── LocalQueueError                      anything the in-process queue cannot do; nothing was enqueued
+    │   ├── LocalConfigError (ValueError)    a setting or an argument was refused: correct it
+    │   │   └── UnknownPriorityError         the settings have no priority of that name: use one they have
+    │   ├── QueueFullError                   as many items as it may hold: try again later
+    │   └── QueueShutdownError               it takes no more items: enqueue before `shutdown()`
     └── QueueError                           anything the Redis Streams queue cannot do; the Redis error is its cause
         ├── QueueConfigError (ValueError)    a setting or an argument was refused before Redis was called: correct it
         │   └── QueuePayloadError (PayloadError)  so was this payload: nothing was sent
@@ -43,32 +61,49 @@ from typing import Any
 __all__ = [
     "AbandonedCallError",
     "AbandonedThreadsError",
+    "AttemptOrderError",
     "CallTimeoutError",
     "ConquietError",
     "DuplicateJobError",
     "FlowError",
     "GroupLostError",
     "IllegalTransitionError",
+    "IntakeBusyError",
     "IsolationError",
     "JobConfigError",
     "JobError",
     "JobNotFoundError",
+    "KeyReusedError",
     "LeaseLostError",
+    "LocalConfigError",
+    "LocalQueueError",
     "MalformedEntryError",
     "MissingDependencyError",
     "OutcomeUnknownError",
     "PartialEnqueueError",
     "PayloadError",
+    "PlatformAuthError",
+    "PlatformError",
+    "PlatformRateLimitError",
+    "PolicyError",
     "QueueConfigError",
     "QueueConnectionError",
     "QueueError",
+    "QueueFullError",
     "QueuePayloadError",
+    "QueueShutdownError",
+    "ReconcileConfigError",
+    "ReconcileError",
     "RemoteCallError",
+    "ReportNotFoundError",
+    "ReportRefusedError",
     "SchemaVersionError",
     "ServerError",
     "ServerNotFoundError",
     "StaleLeaseError",
     "StoreUnavailableError",
+    "TaskConfigError",
+    "UnknownPriorityError",
     "redact",
 ]
 
@@ -102,7 +137,12 @@ class AbandonedCallError(ConquietError):
 
 
 class AbandonedThreadsError(ConquietError):
-    """As many timed-out calls as are allowed still hold their threads; no further timed call is started."""
+    """As many timed-out calls as are allowed still hold their threads; no further timed call is started.
+
+    From the Consumer Engine it has a `report`, as every error that ends a consume loop.
+    """
+
+    report: Any = None
 
 
 class IsolationError(ConquietError):
@@ -117,6 +157,14 @@ class RemoteCallError(IsolationError):
         self.error_type = error_type
         self.error_message = message
         self.remote_traceback = remote_traceback
+
+
+class PolicyError(ConquietError, ValueError):
+    """A policy with a value that makes no sense, or a key that does not exist. Nothing was run."""
+
+
+class TaskConfigError(ConquietError, TypeError):
+    """A task or a connector lacks what the Consumer Engine needs, or has it in the wrong form. Nothing was run."""
 
 
 class FlowError(ConquietError):
@@ -169,6 +217,83 @@ class OutcomeUnknownError(StoreUnavailableError):
     ids: tuple[str, ...] = ()
 
 
+class ReconcileError(ConquietError):
+    """The reconciliation could not do what it was asked."""
+
+
+class ReconcileConfigError(ReconcileError, ValueError):
+    """A refused rule, adapter setting or argument. Nothing was fetched or stored."""
+
+
+class ReportRefusedError(ReconcileError, ValueError):
+    """A report that breaks the rules of the intake; `field` is the part that does, if it is one. Nothing was stored."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class KeyReusedError(ReportRefusedError):
+    """An idempotency key came again, with another report than the first time."""
+
+
+class IntakeBusyError(ReconcileError):
+    """The queue is full or shut down, or the affiliate too fast (`code`). Try again in `retry_after` seconds."""
+
+    def __init__(self, code: str, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+
+
+class ReportNotFoundError(ReconcileError, LookupError):
+    """There is no report with that id."""
+
+
+class AttemptOrderError(ReconcileError):
+    """An attempt whose predecessor is not recorded. Nothing was changed."""
+
+
+class PlatformError(ReconcileError):
+    """A platform could not be asked, or answered with something that is no answer."""
+
+
+class PlatformRateLimitError(PlatformError):
+    """The platform wants fewer calls; `retry_after` is what it asked to wait, in seconds, if it said."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PlatformAuthError(PlatformError):
+    """The platform refused our credentials. Asking again with the same ones is of no use."""
+
+
+class LocalQueueError(ConquietError):
+    """The in-process queue could not do what it was asked. Nothing was enqueued."""
+
+
+class LocalConfigError(LocalQueueError, ValueError):
+    """A refused setting or argument."""
+
+
+class UnknownPriorityError(LocalConfigError):
+    """The queue's settings have no priority with that label."""
+
+
+class QueueFullError(LocalQueueError):
+    """The queue holds `depth` items, as many as it may. Room comes as its workers take some."""
+
+    def __init__(self, message: str, depth: int) -> None:
+        super().__init__(message)
+        self.depth = depth
+
+
+class QueueShutdownError(LocalQueueError):
+    """The queue was shut down and accepts nothing more."""
+
+
 class QueueError(ConquietError):
     """The Redis Streams queue could not do what it was asked; nothing was retried."""
 
@@ -214,7 +339,9 @@ class MalformedEntryError(QueueError):
         self.messages = messages
 
 
-_URL_PASSWORD = re.compile(r"(?P<head>[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/?#:@]*):(?P<secret>\S*)@")
+# In two steps, each of them linear: texts of any size and origin go through here, on their way into a message.
+_UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
+_URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
 _KEY_VALUE = re.compile(
     r"(?i)\b(?P<key>password|passwd|pwd|sslpassword|token|secret|api_?key)(?P<eq>\s*=\s*)"
     r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)"
@@ -223,5 +350,5 @@ _KEY_VALUE = re.compile(
 
 def redact(text: str) -> str:
     """`text` without the passwords of any DSN in it, whether URL, query string or key=value form."""
-    text = _URL_PASSWORD.sub(lambda m: f"{m['head']}:***@", text)
+    text = _UP_TO_LAST_AT.sub(lambda m: _URL_PASSWORD.sub(r"://\g<user>:***@", m[0]), text)
     return _KEY_VALUE.sub(lambda m: f"{m['key']}{m['eq']}***", text)

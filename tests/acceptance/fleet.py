@@ -8,10 +8,19 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from tests.acceptance.worker import READY, Work
-
+READY = b"ready\n"  # what a worker says on its standard output when it has begun
 ROOT = Path(__file__).parents[2]
+
+
+class Work(Protocol):
+    """What a worker is told."""
+
+    @property
+    def name(self) -> str: ...
+
+    def command(self) -> list[str]: ...
 
 
 class Worker:
@@ -34,7 +43,7 @@ class Worker:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def is_ready(self) -> bool:
-        """Whether it has begun to consume."""
+        """Whether it has begun."""
         assert self._process.stdout is not None
         if self._said != READY:
             self._said += self._process.stdout.read() or b""
@@ -57,8 +66,8 @@ class Worker:
                 self._process.kill()  # it had not reached its own session yet
         self._process.wait()
 
-    def terminate(self) -> None:
-        self._process.terminate()
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     def wait(self, seconds: float) -> int:
         return self._process.wait(seconds)
@@ -88,10 +97,10 @@ class Fleet:
         deadline = time.monotonic() + seconds
         alive = [worker for worker in self._workers if worker.exit_code() is None]
         for worker in alive:
-            while not worker.is_ready():  # before that, SIGTERM is not its consumer's business
+            while not worker.is_ready():  # before that, SIGTERM is not its business
                 assert time.monotonic() < deadline, worker.last_words()
                 time.sleep(0.01)
-            worker.terminate()
+            worker.send(signal.SIGTERM)
         codes = {worker.work.name: worker.wait(max(0.0, deadline - time.monotonic())) for worker in alive}
         assert set(codes.values()) <= {0}, codes
 

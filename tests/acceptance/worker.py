@@ -28,10 +28,10 @@ from conquiet.queue import (
 from conquiet.queue.consuming import Consuming
 from conquiet.testing.history import History
 from tests.acceptance import broken_consumers
+from tests.acceptance.fleet import READY
 from tests.acceptance.recorded import AsyncRecordedConsumer, RecordedConsumer
 
 INTERVAL_MS = 50  # between two looks for stale messages
-READY = b"ready\n"  # what it says on its standard output when it has begun to consume
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,25 @@ def test_nor_does_it_lose_one(source: Any) -> None:
     assert sorted(job.id for job in early + late) == ["b", "c", "d"]
 
 
+@pytest.mark.clause("J-12", "J-10")
+def test_no_fraction_of_a_microsecond_belongs_to_two_leases(source: Any) -> None:
+    """Clocks are finer than the times that jobs show: by these, too, a lease begins when the one before has ended."""
+    store, ttl, instant = source.open(max_lease_expiries=1_000), 0.06, 2.0**-22
+    store.enqueue(QUEUE, {})
+    (held,) = store.claim(QUEUE, lease_ttl=ttl)
+    for _ in range(40):
+        source.advance(ttl - 4 * instant)
+        while not (taken := store.claim(QUEUE, lease_ttl=ttl)):
+            source.advance(instant)
+        (after,) = taken
+        assert after.lease.expires_at - timedelta(seconds=ttl) >= held.lease.expires_at
+        held = after
+    first, *others = store.get(held.id).attempts
+    for attempt in others:
+        assert attempt.started_at >= first.ended_at
+        first = attempt
+
+
 @pytest.mark.clause("J-15")
 @pytest.mark.parametrize("waiting", ["claim", "heartbeat", "ack", "enqueue"])
 def test_time_spent_waiting_for_sqlites_lock_is_not_the_leases(tmp_path: Any, waiting: str) -> None:

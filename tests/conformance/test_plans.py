@@ -15,8 +15,8 @@ import pytest
 from conquiet.embedded import PostgresServer
 from conquiet.jobs import open_store
 from conquiet.jobs import postgres as postgres_module
-from conquiet.jobs import sqlite as sqlite_module
-from conquiet.jobs.queries import EXPIRED_ERROR
+from conquiet.jobs import sqlite_steps as sqlite_module
+from conquiet.jobs.rows import EXPIRED_ERROR
 
 MANY = 50_000
 CLAIMS = 20
@@ -129,6 +129,7 @@ def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None
         "queues": json.dumps(["orders", "other"]),
         "limit": 10,
         "now": 1e9,
+        "until": 1e9 + 5.0,
         "ttl": 5.0,
         "worker": "w",
         "max_lease_expiries": 20,
@@ -137,7 +138,7 @@ def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None
     connection = sqlite3.connect(sqlite)
     if analyzed:
         connection.execute("ANALYZE")
-    for statement in ("promote", "claim"):
+    for statement in ("promote", "late", "claim_ready", "claim", "next_due"):
         plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_module._SQL[statement]}", values).fetchall()
         used = [row[3] for row in plan if "conquiet_jobs" in row[3]]
         assert used

@@ -7,26 +7,39 @@ from contextvars import Context
 from types import CoroutineType, coroutine
 from typing import Any
 
+from conquiet.flow.isolation import carry_fence
+
 __all__ = ["call_in"]
 
 
 def call_in(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
-    """`fn(*args)` in `context`; if that gives a coroutine, one that runs in `context` too, in the same task."""
+    """`fn(*args)` in `context`; if that gives a coroutine, it runs in `context` too, in the same task.
+
+    It is begun at once: one that never waits has ended by then, and its value is given as that of any function.
+    """
+    carry_fence(context)
     value = context.run(fn, *args)
-    return _awaited(context, value) if type(value) is CoroutineType else value
+    if type(value) is not CoroutineType:
+        return value
+    try:
+        awaited = context.run(value.send, None)
+    except StopIteration as stop:
+        return stop.value
+    return _awaited(context, value, awaited)
 
 
 @coroutine
-def _awaited(context: Context, running: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _awaited(
+    context: Context, running: Coroutine[Any, Any, Any], awaited: Any
+) -> Generator[Any, Any, Any]:
     """Await `running` in this task, but in `context`. (A task of its own would be cancelled and fail apart.)"""
-    step: Callable[[Any], Any] = running.send
-    value: Any = None
     while True:
+        step: Callable[[Any], Any] = running.send
+        try:
+            value = yield awaited
+        except BaseException as error:
+            value, step = error, running.throw
         try:
             awaited = context.run(step, value)
         except StopIteration as stop:
             return stop.value
-        try:
-            value, step = (yield awaited), running.send
-        except BaseException as error:
-            value, step = error, running.throw

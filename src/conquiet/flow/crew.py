@@ -94,6 +94,11 @@ class Crew(Generic[Item]):
             runner.abandon()
         return len(abandoned)
 
+    @property
+    def abandoned(self) -> int:
+        """How many runners were cut off and have not ended yet."""
+        return sum(runner.abandoned and not runner.done for runner in self._runners)
+
     def _run(self) -> Flow[None]:
         call = Signal()
         while True:

@@ -63,6 +63,8 @@ def _drive(steps: Steps[Any], cancel: Cancellation | None, clock: Clock, calls: 
 
 
 _EFFECTS = frozenset((Call, Sleep, Beside))
+_COROUTINES = frozenset((types.CoroutineType, types.GeneratorType))
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes, list, dict, tuple))  # never awaitable
 
 
 def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
@@ -70,8 +72,8 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
         value = effect.fn(*effect.args)
     else:
         value = calls.run(effect.fn, effect.args, effect.timeout, clock)
-    if type(value) is types.CoroutineType:
-        value.close()
+    if type(value) in _COROUTINES and inspect.isawaitable(value):
+        value.close()  # type: ignore[attr-defined]
         raise FlowError(f"{effect.fn!r} is a coroutine function: drive this flow with run_async, not run")
     return value
 
@@ -169,11 +171,15 @@ class _TaskDriver:
                 effect = steps.effect
                 if type(effect) not in _EFFECTS:
                     raise unknown_effect(effect)
-                if not effect.shield:
+                if not effect.shield and (
+                    self._owed
+                    or self._task.cancelling() > self._seen
+                    or (self._cancel is not None and self._cancel.pending)
+                ):
                     await self._deliver_request()
                 if isinstance(effect, Call):
                     value = effect.fn(*effect.args)
-                    if inspect.isawaitable(value):
+                    if type(value) not in _PLAIN and inspect.isawaitable(value):
                         limited = value if effect.timeout is None else _limited(value, effect)
                         value = await self._wait(limited, effect.shield)
                     steps.value = value

@@ -22,7 +22,7 @@ from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
 from conquiet.errors import AbandonedCallError, AbandonedThreadsError, CallTimeoutError
 from conquiet.flow.threads import THREADS
 
-__all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "current_fence", "describe"]
+__all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "carry_fence", "current_fence", "describe"]
 
 
 class Fence:
@@ -57,6 +57,13 @@ _FENCE: contextvars.ContextVar[Fence] = contextvars.ContextVar("conquiet_fence",
 def current_fence() -> Fence:
     """The fence of the call that this code runs in; outside any timed call it is never closed."""
     return _FENCE.get()
+
+
+def carry_fence(context: contextvars.Context) -> None:
+    """What runs in `context` from here on is fenced as this code is: a time limit holds in whatever context."""
+    fence = _FENCE.get()
+    if fence is not _OPEN and context.get(_FENCE) is not fence:
+        context.run(_FENCE.set, fence)
 
 
 def describe(fn: Callable[..., Any]) -> str:

@@ -22,26 +22,36 @@ class Threads:
     def __init__(self, idle_seconds: float = 10.0) -> None:
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[tuple[Job, str]]] = []
+        self._idle: list[queue.SimpleQueue[tuple[Job, str, int]]] = []
+        self._busy: dict[int, int] = {}  # by the job's number; the thread that runs it, 0 until it begins
         self.created = 0  # ever, for tests and benches: a hot path must not raise it
+        self.started = 0  # jobs, ever; each has this as its number
         os.register_at_fork(after_in_child=self._forget_threads)
 
     def start(self, job: Job, name: str) -> None:
         """Run `job`, which must not raise, under the thread name `name`."""
         with self._lock:
+            self.started = number = self.started + 1
+            self._busy[number] = 0
             inbox = self._idle.pop() if self._idle else None
             if inbox is None:
                 self.created += 1
         if inbox is None:
             inbox = queue.SimpleQueue()
             threading.Thread(target=self._work, args=(inbox,), daemon=True).start()
-        inbox.put((job, name))
+        inbox.put((job, name, number))
 
-    def _work(self, inbox: queue.SimpleQueue[tuple[Job, str]]) -> None:
+    def busy(self, since: int = 0) -> list[int]:
+        """For each job that was started after number `since` and has not ended: its thread's ident, 0 if none yet."""
+        with self._lock:
+            return [thread for number, thread in self._busy.items() if number > since]
+
+    def _work(self, inbox: queue.SimpleQueue[tuple[Job, str, int]]) -> None:
         thread = threading.current_thread()
+        ident = threading.get_ident()
         while True:
             try:
-                job, name = inbox.get(timeout=self._idle_seconds)
+                job, name, number = inbox.get(timeout=self._idle_seconds)
             except queue.Empty:
                 with self._lock:
                     if inbox in self._idle:
@@ -49,16 +59,19 @@ class Threads:
                         return
                 continue  # taken from the list just now: its job is on the way
             thread.name = f"conquiet {name}"
+            self._busy[number] = ident
             job()
             del job  # an idle thread holds on to nothing
             thread.name = "conquiet idle"
             with self._lock:
+                self._busy.pop(number, None)  # unless this is a forked child, which has forgotten it
                 self._idle.append(inbox)
 
     def _forget_threads(self) -> None:
         # A forked child has none of its parent's threads, and perhaps a lock that one of them held.
         self._lock = threading.Lock()
         self._idle = []
+        self._busy = {}
 
 
 THREADS = Threads()

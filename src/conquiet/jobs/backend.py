@@ -5,13 +5,13 @@ Everything that stores have in common (checks, JSON, retry decisions, errors per
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from conquiet.flow import Flow, Signal
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 
-__all__ = ["Backend", "Claim", "JobRow", "NewRow", "Settlement"]
+__all__ = ["Backend", "Claim", "Inserted", "JobRow", "NewRow", "Settlement"]
 
 
 Time = Any  # float | datetime
@@ -24,6 +24,11 @@ class NewRow(NamedTuple):
     delay: float
     max_retries: int
     correlation_id: str | None
+
+
+class Inserted(NamedTuple):
+    at: float  # by the store's clock
+    ids: Collection[str]
 
 
 class JobRow(NamedTuple):
@@ -82,10 +87,8 @@ class Backend(Protocol):
     def migrate(self, target: int | None) -> Flow[list[str]]:
         """Bring the schema to `target` (None: the newest), up or down; the names of the steps taken."""
 
-    def insert(
-        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any
-    ) -> Flow[dict[str, float]]:
-        """Add rows; the ids added, and when. With `skip` ids that exist are left out, else they raise DuplicateJobError."""
+    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
+        """Add rows. With `skip` ids that exist are left out, else they raise DuplicateJobError and none is added."""
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         """Lease the next jobs; and whether jobs were failed on the way, so that more may be claimable."""

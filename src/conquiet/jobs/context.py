@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import sqlite3
 import threading
 from typing import Any
 
 from conquiet.errors import JobConfigError
-from conquiet.flow import Call, Flow, Signal, current_fence, run, run_async
+from conquiet.flow import Call, Flow, Signal, Sleep, current_fence, kept, run, run_async
 from conquiet.jobs.backend import Backend
 from conquiet.jobs.model import Job
 
-__all__ = ["JobContext", "taken_away"]
+__all__ = ["JobContext"]
 
 _log = logging.getLogger("conquiet.jobs")
 
@@ -55,7 +58,8 @@ class JobContext:
                 fence.check()
                 run(self._begin(backend))
                 if fence.closed:  # given up while it was opened: nobody else would end it
-                    run(taken_away(backend, self.transaction))
+                    transaction, self.transaction = self.transaction, None
+                    run(backend.roll_back(transaction))
                     fence.check()
         return self.transaction
 
@@ -72,6 +76,29 @@ class JobContext:
         # Kept here, in the flow: whoever waits for it may be cancelled when it is there, and it must be ended.
         self.transaction = yield from backend.begin()
 
+    def take_away(self) -> Flow[None]:
+        """End the transaction of a handler that was abandoned, which may be using it at this moment.
+
+        It can do nothing with it any more. Closing it is left to its own thread (`leave`): a driver may crash when a
+        connection is closed under a statement.
+        """
+        with self._opening:
+            connection = self.transaction
+            if connection is None:
+                return
+            if isinstance(connection, sqlite3.Connection):
+                yield from _fence_off_sqlite(connection)
+            elif not connection.closed:
+                yield from _fence_off_psycopg(connection)
+                yield from self._transactional().roll_back(connection)  # notices that it is cut
+
+    def leave(self) -> None:
+        """Said by the handler's thread at its end."""
+        if current_fence().closed:
+            with self._opening:
+                if self.transaction is not None:
+                    self.transaction.close()
+
     def report_progress(self, share: float, note: str = "") -> None:
         """How far the job is, from 0 to 1; shown by `JobWorker.running()` and logged at debug level."""
         self.progress = (share, note)
@@ -85,17 +112,33 @@ class JobContext:
         return self._backend
 
 
-def taken_away(backend: Backend, connection: Any) -> Flow[None]:
-    """End a transaction that an abandoned thread may be using at this moment, so that it can do nothing with it.
+def _fence_off_sqlite(connection: sqlite3.Connection) -> Flow[None]:
+    # Read-only first, so that nothing can be written after the roll-back. Both wait until the statement that runs
+    # there, if any, has ended: it is interrupted until it has.
+    yield from kept(_roll_back_sqlite(connection), _interrupting(connection))
 
-    What it runs there is interrupted, and the connection is closed and not used again by anybody.
-    """
-    if hasattr(connection, "interrupt"):  # sqlite3
-        yield Call(connection.interrupt)
-    else:  # psycopg
+
+def _roll_back_sqlite(connection: sqlite3.Connection) -> Flow[None]:
+    while True:
         try:
-            yield Call(connection.cancel)
-        except Exception as error:  # noqa: BLE001 - the server is gone: then nothing runs there any more
+            yield Call(connection.execute, "PRAGMA query_only = 1")
+            if connection.in_transaction:
+                yield Call(connection.execute, "ROLLBACK")
+            return
+        except sqlite3.OperationalError as error:  # interrupted itself: once more
+            _log.debug("an abandoned transaction is not rolled back yet: %s", error)
+
+
+def _interrupting(connection: sqlite3.Connection) -> Flow[None]:
+    while True:
+        yield Call(connection.interrupt)
+        yield Sleep(0.02)
+
+
+def _fence_off_psycopg(connection: Any) -> Flow[None]:
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        try:
+            yield Call(connection.cancel)  # else the server would go on with what runs
+        except Exception as error:  # noqa: BLE001 - it is gone: then nothing runs there any more
             _log.debug("the statement of an abandoned handler could not be cancelled: %s", error)
-        yield Call(connection.close)
-    yield from backend.roll_back(connection)
+        line.shutdown(socket.SHUT_RDWR)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
-from types import coroutine
 from typing import Any
+
+import msgspec
 
 from conquiet.errors import (
     AbandonedThreadsError,
@@ -20,11 +21,11 @@ from conquiet.errors import (
     StaleLeaseError,
     StoreUnavailableError,
 )
-from conquiet.flow import Call, Cancelled, Flow, Signal, shielded
+from conquiet.flow import Call, Cancelled, Flow, Signal, call_in, shielded
 from conquiet.flow.isolation import describe
 from conquiet.flow.process import ProcessCalls
-from conquiet.jobs.context import JobContext, taken_away
-from conquiet.jobs.model import Job, Lease
+from conquiet.jobs.context import JobContext
+from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
 
 __all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
@@ -109,7 +110,7 @@ class Executor:
             ended = self._failed(job, error)
         if context.transaction is not None:
             abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
-            yield from shielded(self._undo(context.transaction, abandoned))
+            yield from shielded(self._undo(context, abandoned))
         return ended
 
     def _failed(self, job: Job, error: BaseException) -> Execution:
@@ -128,7 +129,7 @@ class Executor:
         try:
             yield from self._operations.ack(job, transaction)
         except StaleLeaseError as error:
-            yield from self._undo(transaction, abandoned=False)
+            yield from self._undo(context, abandoned=False)
             return Execution(job, error, lost=True)
         try:
             yield from self._operations.backend.commit(transaction)
@@ -136,10 +137,12 @@ class Executor:
             return Execution(job, error, unknown=True)
         return Execution(job, settled=True)
 
-    def _undo(self, transaction: Any, abandoned: bool) -> Flow[None]:
-        backend = self._operations.backend
+    def _undo(self, context: JobContext, abandoned: bool) -> Flow[None]:
         try:
-            yield from taken_away(backend, transaction) if abandoned else backend.roll_back(transaction)
+            if abandoned:
+                yield from context.take_away()
+            else:
+                yield from self._operations.backend.roll_back(context.transaction)
         except StoreUnavailableError as error:  # the connection is broken: so is its transaction
             _log.debug("a transaction ended with its connection: %s", error)
 
@@ -159,7 +162,7 @@ class Executor:
                 calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
                 if self._closed:
                     calls.close()
-            job = _plain(context.job)
+            job = msgspec.to_builtins(context.job)  # it travels as JSON
             return Call(lambda: calls.run(job, timeout=self._timeout))
         found = self._calls.get(id(handler))
         if found is None:
@@ -170,30 +173,15 @@ class Executor:
     def _prepared(self, handler: Handler) -> Handler:
         """`handler`, so that what it sets in its context variables is not there for the next job."""
 
-        def in_own_context(*args: Any) -> Any:
-            context = copy_context()
-            value = context.run(handler, *args)
-            return _awaited(context, value) if awaits and inspect.iscoroutine(value) else value
+        def in_own_context(job: Job, *context: JobContext) -> Any:
+            try:
+                return call_in(copy_context(), handler, job, *context)
+            finally:
+                for one in context:
+                    one.leave()
 
-        awaits = self._isolation == "async"
         in_own_context.__qualname__ = describe(handler)  # for messages
         return in_own_context
-
-
-@coroutine
-def _awaited(context: Context, running: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Await `running` in this task, but in `context`. (A task of its own would be cancelled and fail apart.)"""
-    step: Callable[[Any], Any] = running.send
-    value: Any = None
-    while True:
-        try:
-            awaited = context.run(step, value)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            value, step = (yield awaited), running.send
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the handler
-            value, step = error, running.throw
 
 
 def _with_text(error: BaseException) -> BaseException:
@@ -222,36 +210,8 @@ def _takes_context(handler: Handler) -> bool:
     return sum(parameter.kind in kinds for parameter in parameters) > 1
 
 
-def _plain(job: Job) -> dict[str, Any]:
-    """A leased job as JSON, for a child process."""
-    assert job.lease is not None
-    return {
-        "id": job.id,
-        "queue": job.queue,
-        "payload": job.payload,
-        "priority": job.priority,
-        "retries": job.retries,
-        "max_retries": job.max_retries,
-        "enqueued_at": job.enqueued_at.timestamp(),
-        "correlation_id": job.correlation_id,
-        "lease": [
-            job.lease.token,
-            job.lease.version,
-            job.lease.expires_at.timestamp(),
-            job.lease.ttl,
-            job.lease.worker,
-        ],
-    }
-
-
 def call_in_child(handler: Handler, plain: dict[str, Any]) -> None:
     """In the child process: the job as an object again, and the handler called. What it returns is dropped."""
-    from conquiet.clock import utc
-    from conquiet.jobs.model import JobState
-
-    token, version, expires_at, ttl, worker = plain.pop("lease")
-    lease = Lease(token, version, utc(expires_at), ttl, worker)
-    enqueued_at = utc(plain.pop("enqueued_at"))
-    job = Job(**plain, state=JobState.IN_FLIGHT, retry_at=None, enqueued_at=enqueued_at, lease=lease)
+    job = msgspec.convert(plain, Job)
     context = JobContext(job, None, Signal())
     handler(*((job, context) if _takes_context(handler) else (job,)))

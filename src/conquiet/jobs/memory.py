@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conquiet.clock import Clock
-from conquiet.errors import DuplicateJobError, JobConfigError
+from conquiet.errors import JobConfigError
 from conquiet.flow import Flow, Signal, Sleep
-from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
+from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
-from conquiet.jobs.rows import attempt_json
+from conquiet.jobs.rows import EXPIRED_ERROR, attempt_json, duplicate_error, duplicates, on_grid
 from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["MemoryBackend"]
@@ -46,6 +46,9 @@ class MemoryBackend:
         self._later: list[tuple[float, str]] = []
         self._wakeups = Wakeups()
 
+    def _now(self) -> float:
+        return on_grid(self._clock.time())
+
     def open(self, migrate: str) -> Flow[None]:
         yield from ()
 
@@ -53,38 +56,32 @@ class MemoryBackend:
         yield from ()
         return []
 
-    def insert(
-        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any
-    ) -> Flow[dict[str, float]]:
+    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         yield from ()
         if connection is not None:
             raise JobConfigError(
                 "the memory store has no transactions: connection= needs SQLite or PostgreSQL"
             )
         with self._lock:
-            now = self._clock.time()
-            seen: set[str] = set()
-            double = [row.id for row in rows if row.id in self._jobs or row.id in seen or seen.add(row.id)]  # type: ignore[func-returns-value]
+            now = self._now()
+            double = duplicates((row.id for row in rows), self._jobs)
             if double and not skip:
-                raise DuplicateJobError(
-                    f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued",
-                    double,
-                )
-            added: dict[str, float] = {}
+                raise duplicate_error(double)
+            added = []
             for row in rows:
                 if row.id in self._jobs:
                     continue
                 self._seq += 1
                 self._jobs[row.id] = _Entry(self._seq, _new(queue, row, now))
                 self._offer(row.id, now)
-                added[row.id] = now
+                added.append(row.id)
         self._wakeups.wake_all()
-        return added
+        return Inserted(now, added)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         yield from ()
         with self._lock:
-            now = self._clock.time()
+            now = self._now()
             self._promote(now)
             rows: list[JobRow] = []
             failed = False
@@ -104,7 +101,7 @@ class MemoryBackend:
                 "the memory store has no transactions: connection= needs SQLite or PostgreSQL"
             )
         with self._lock:
-            now = self._clock.time()
+            now = self._now()
             current = set()
             for settlement in settlements:
                 entry = self._held(settlement.job_id, settlement.token, now)
@@ -117,13 +114,13 @@ class MemoryBackend:
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         yield from ()
         with self._lock:
-            now = self._clock.time()
+            now = self._now()
             extended: dict[str, float] = {}
             for job_id, token in leases:
                 entry = self._held(job_id, token, now)
                 if entry is not None:
                     row = entry.row
-                    until = max(row.lease_expires_at or 0.0, now + (row.lease_ttl or 0.0))
+                    until = max(row.lease_expires_at or 0.0, on_grid(now + (row.lease_ttl or 0.0)))
                     entry.row = row._replace(
                         lease_expires_at=until
                     )  # its place in `_later` moves when it is met
@@ -152,7 +149,7 @@ class MemoryBackend:
         yield from ()
         counts: dict[str, dict[str, int]] = {}
         with self._lock:
-            now = self._clock.time()
+            now = self._now()
             for entry in self._jobs.values():
                 row = entry.row
                 if queue is None or row.queue == queue:
@@ -168,7 +165,7 @@ class MemoryBackend:
             if entry is None or entry.row.state != FAILED:
                 return False
             entry.row = entry.row._replace(state=READY, retries=0, retry_at=None, lease_expiries=0)
-            self._offer(job_id, self._clock.time())
+            self._offer(job_id, self._now())
         self._wakeups.wake_all()
         return True
 
@@ -184,7 +181,7 @@ class MemoryBackend:
     def prune(self, older_than: float) -> Flow[int]:
         yield from ()
         with self._lock:
-            limit = self._clock.time() - older_than
+            limit = self._now() - older_than
             old = [
                 job_id
                 for job_id, entry in self._jobs.items()
@@ -197,7 +194,7 @@ class MemoryBackend:
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         with self._wakeups.waiting() as woken:
             with self._lock:
-                now = self._clock.time()
+                now = self._now()
                 self._promote(now)
                 if any(self._has_claimable(name, now) for name in queues):
                     return
@@ -268,7 +265,7 @@ class MemoryBackend:
             return False
         times = row.lease_expiries + 1
         if times >= claim.max_lease_expiries:
-            error = f"its lease expired {times} times: its worker died or lost the store each time"
+            error = EXPIRED_ERROR % times
             ended = Settlement(
                 row.id, "", JobState.FAILED, "lease expired", error=error, error_type="LeaseExpired"
             )
@@ -283,16 +280,17 @@ class MemoryBackend:
         return False
 
     def _lease(self, entry: _Entry, claim: Claim, now: float) -> JobRow:
+        until = on_grid(now + claim.ttl)
         row = entry.row = entry.row._replace(
             state=IN_FLIGHT,
             lease_token=str(uuid.uuid4()),
             lease_version=entry.row.lease_version + 1,
-            lease_expires_at=now + claim.ttl,
+            lease_expires_at=until,
             lease_ttl=claim.ttl,
             lease_worker=claim.worker,
             lease_started_at=now,
         )
-        heapq.heappush(self._later, (now + claim.ttl, row.id))
+        heapq.heappush(self._later, (until, row.id))
         return row
 
     def _held(self, job_id: str, token: str, now: float) -> _Entry | None:
@@ -313,7 +311,7 @@ class MemoryBackend:
         entry.row = row._replace(
             state=end.state.value,
             retries=row.retries + end.retry,
-            retry_at=None if end.delay is None else now + end.delay,
+            retry_at=None if end.delay is None else on_grid(now + end.delay),
             lease_token=None,
             lease_expires_at=None,
             error=end.error if end.error is not None or end.outcome == "failed" else row.error,
@@ -333,7 +331,7 @@ def _new(queue: str, row: NewRow, now: float) -> JobRow:
         state=READY,
         retries=0,
         max_retries=row.max_retries,
-        retry_at=now + row.delay if row.delay else None,
+        retry_at=on_grid(now + row.delay) if row.delay else None,
         enqueued_at=now,
         correlation_id=row.correlation_id,
         lease_token=None,

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import secrets
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,10 +18,18 @@ from conquiet.errors import (
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
-from conquiet.jobs.backend import Backend, Claim, NewRow, Settlement
-from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds, error_text
+from conquiet.jobs.backend import Backend, Claim, Inserted, NewRow, Settlement
+from conquiet.jobs.checks import (
+    MAX_SECONDS,
+    checked_int,
+    checked_name,
+    checked_queues,
+    checked_seconds,
+    error_text,
+)
+from conquiet.jobs.identity import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
-from conquiet.jobs.rows import job_of
+from conquiet.jobs.rows import job_of, on_grid
 
 __all__ = ["JobOperations"]
 
@@ -52,9 +57,8 @@ class JobOperations:
         return twin
 
     def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
-        row = self._new_row(new)
-        at = yield from self._insert(checked_name("queue", queue), [row], False, connection)
-        enqueued_at = at[row.id]
+        row = self._new_row(new, new_ids(1)[0])
+        enqueued_at, _ = yield from self._insert(checked_name("queue", queue), [row], False, connection)
         return Job(
             id=row.id,
             queue=queue,
@@ -63,7 +67,7 @@ class JobOperations:
             state=JobState.READY,
             retries=0,
             max_retries=row.max_retries,
-            retry_at=utc(enqueued_at + row.delay) if row.delay else None,
+            retry_at=utc(on_grid(enqueued_at + row.delay)) if row.delay else None,
             enqueued_at=utc(enqueued_at),
             correlation_id=row.correlation_id,
         )
@@ -73,23 +77,36 @@ class JobOperations:
     ) -> Flow[list[str]]:
         if on_duplicate not in ("error", "skip"):
             raise JobConfigError(f"on_duplicate must be 'error' or 'skip', not {on_duplicate!r}")
-        rows = [self._new_row(item if isinstance(item, NewJob) else NewJob(item)) for item in items]
         checked_name("queue", queue)
+        rows = self._new_rows(list(items))
         if not rows:
             return []
-        added = yield from self._insert(queue, rows, on_duplicate == "skip", connection)
+        if on_duplicate == "error":
+            yield from self._insert(queue, rows, False, connection)
+            return [row.id for row in rows]
+        _, added = yield from self._insert(queue, rows, True, connection)
         return list(dict.fromkeys(row.id for row in rows if row.id in added))
 
-    def _insert(self, queue: str, rows: list[NewRow], skip: bool, connection: Any) -> Flow[dict[str, float]]:
+    def _insert(self, queue: str, rows: list[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         try:
             return (yield from self.backend.insert(queue, rows, skip, connection))
         except OutcomeUnknownError as error:
             error.ids = tuple(row.id for row in rows)  # with these, and "skip", doing it again is safe
             raise
 
-    def _new_row(self, new: NewJob) -> NewRow:
+    def _new_rows(self, items: Sequence[Mapping[str, Any] | NewJob]) -> list[NewRow]:
+        """Hot: nothing is checked here that cannot be wrong, and randomness is drawn once for all."""
+        encode, limits, max_retries = json_rule.encode, self._limits, self._retry.max_retries
+        return [
+            self._new_row(item, new_id)
+            if isinstance(item, NewJob)
+            else NewRow(new_id, encode(item, limits).decode(), 5, 0.0, max_retries, None)  # type: ignore[arg-type]
+            for item, new_id in zip(items, new_ids(len(items)), strict=True)
+        ]
+
+    def _new_row(self, new: NewJob, new_id: str) -> NewRow:
         return NewRow(
-            id=_new_id() if new.id is None else checked_name("id", new.id),
+            id=new_id if new.id is None else checked_name("id", new.id),
             payload=json_rule.encode(new.payload, self._limits).decode(),  # type: ignore[arg-type]
             priority=checked_int("priority", new.priority, -(2**31)),
             delay=checked_seconds("delay", new.delay),
@@ -227,7 +244,8 @@ class JobOperations:
     def _delay(self, retries: int) -> float:
         schedule = self._retry
         delay = full_jitter(schedule.base_seconds, retries, schedule.max_seconds, self._random)
-        return min(delay, schedule.max_seconds)  # for the jitter a maximum of 0 means none, here it means 0
+        # For the jitter a maximum of 0 means none, here it means 0; and no store can hold a time of any size.
+        return min(delay, schedule.max_seconds, MAX_SECONDS)
 
     def _settle_one(self, what: str, job: Job, settlement: Settlement, connection: Any) -> Flow[None]:
         if settlement.token not in (yield from self.backend.settle([settlement], connection)):
@@ -244,13 +262,6 @@ class JobOperations:
             if end is not None:
                 current.discard(end.token)
         return results
-
-
-def _new_id() -> str:
-    """A UUID that begins with the time (version 7): ids that grow keep a database's index of them compact."""
-    number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
-    number = number & ~(0xF << 76) | 0x7 << 76
-    return str(uuid.UUID(int=number & ~(0x3 << 62) | 0x2 << 62))
 
 
 def _queue_or_all(queue: str | None) -> str | None:

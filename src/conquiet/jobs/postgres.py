@@ -13,27 +13,23 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from conquiet.errors import (
-    DuplicateJobError,
-    JobConfigError,
-    StoreUnavailableError,
-)
+from conquiet.errors import JobConfigError, StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs import schema
-from conquiet.jobs.backend import Claim, JobRow, NewRow, Settlement
+from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.postgres_connections import PostgresConnections
-from conquiet.jobs.queries import EXPIRED_ERROR, load, migrations
+from conquiet.jobs.queries import load, migrations
+from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates
 
 __all__ = ["PostgresBackend"]
 
 _CASTS = {"attempts": "attempts::text"}
 _COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 _SQL = load("postgres", columns=_COLUMNS)
-_INSERT = {
-    skip: _SQL["insert"].replace("{on_conflict}", skip and "ON CONFLICT DO NOTHING") for skip in ("", "skip")
-}
+for _name in ("insert", "insert_new"):
+    _SQL[_name] = _SQL[_name].replace("{insert}", _SQL["insert_part"])
 _MIGRATIONS = migrations("postgres")
 _LOCKED_SECONDS = 0.05
 _log = logging.getLogger("conquiet.jobs")
@@ -85,32 +81,30 @@ class PostgresBackend(PostgresConnections):
         yield from self._give_back(connection)
         return done
 
-    def insert(
-        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any
-    ) -> Flow[dict[str, float]]:
-        ids, payloads, priorities, delays, max_retries, correlation_ids = map(list, zip(*rows, strict=True))
+    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
+        ids, payloads, priorities, delays, max_retries, correlation_ids = zip(*rows, strict=True)
         values = {
             "queue": queue,
-            "ids": ids,
-            "payloads": payloads,
-            "priorities": priorities,
-            "delays": delays,
-            "max_retries": max_retries,
-            "correlation_ids": correlation_ids,
+            "ids": _array(ids),
+            "payloads": _array(payloads),
+            "priorities": _numbers(priorities),
+            "delays": _numbers(delays) if any(delays) else None,
+            "max_retries": _numbers(max_retries),
+            "correlation_ids": list(correlation_ids) if any(correlation_ids) else None,
         }
         try:
-            added = yield from self._rows(
-                _INSERT["skip" if skip else ""], values, "enqueue", theirs=connection, savepoint=not skip
+            found = yield from self._rows(
+                _SQL["insert_new" if skip else "insert"],
+                values,
+                "enqueue",
+                theirs=connection,
+                savepoint=not skip,
             )
         except pg.UniqueViolation as error:
-            taken = yield from self._rows(_SQL["existing"], {"ids": ids}, theirs=connection)
-            # Every one that is taken, and every one after its first in this call; all, if what was there is gone.
-            seen = {row[0] for row in taken}
-            double = [name for name in ids if name in seen or seen.add(name)] or ids  # type: ignore[func-returns-value]
-            raise DuplicateJobError(
-                f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued", double
-            ) from error
-        return dict(added)
+            taken = yield from self._rows(_SQL["existing"], {"ids": _array(ids)}, theirs=connection)
+            # All of them, if what was there is gone.
+            raise duplicate_error(duplicates(ids, {row[0] for row in taken}) or ids) from error
+        return Inserted(found[0][0], {row[1] for row in found} if skip else ids)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         # A token is this claim's random part and the job's number: one draw of randomness, not one per job.
@@ -290,9 +284,16 @@ def _place(claimed: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _array(texts: Iterable[str]) -> str:
-    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text."""
-    quoted = ['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]
-    return "{" + ",".join(quoted) + "}"
+    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text.
+
+    None of them holds a NUL, which therefore can stand between them while all are quoted at once.
+    """
+    quoted = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{quoted}"}}'
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return f"{{{','.join(map(repr, values))}}}"
 
 
 def _psycopg(connection: Any) -> Any:

@@ -6,9 +6,7 @@ import re
 from importlib.resources import files
 from typing import NamedTuple
 
-__all__ = ["EXPIRED_ERROR", "Migration", "load", "migrations"]
-
-EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
+__all__ = ["Migration", "load", "migrations"]
 
 
 def load(name: str, **parts: str) -> dict[str, str]:

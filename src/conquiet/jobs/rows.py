@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from conquiet import payload
 from conquiet.clock import utc
+from conquiet.errors import DuplicateJobError
 from conquiet.jobs.backend import JobRow, Settlement
 from conquiet.jobs.model import Attempt, Job, JobState, Lease
 
-__all__ = ["attempt_json", "job_of"]
+__all__ = ["EXPIRED_ERROR", "attempt_json", "duplicate_error", "duplicates", "job_of", "on_grid"]
 
+EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
 _STATES = {state.value: state for state in JobState}
+
+
+def on_grid(seconds: float) -> float:
+    """A time as jobs show it, to the microsecond.
+
+    Stores that keep times as floats decide by these alone. Otherwise a lease could be over a fraction of a
+    microsecond before the time at which it is said to be, and two workers hold valid leases of one job.
+    """
+    return round(seconds, 6)
 
 
 def job_of(row: JobRow) -> Job:
@@ -70,4 +82,16 @@ def attempt_json(number: int, worker: str, started: float, ended: float, end: Se
     return json.dumps(
         [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
         ensure_ascii=False,
+    )
+
+
+def duplicates(ids: Iterable[str], taken: Container[str]) -> list[str]:
+    """Those of `ids` that are taken, and every one after its first."""
+    seen: set[str] = set()
+    return [one for one in ids if one in taken or one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+
+
+def duplicate_error(double: Sequence[str]) -> DuplicateJobError:
+    return DuplicateJobError(
+        f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued", double
     )

@@ -1,6 +1,6 @@
 """The job worker as flows: fetch, run, keep alive, commit. Threads, asyncio and the simulator run the same.
 
-    fetch ──► inbox ──► runners (one per place) ──► done ──► commit
+    fetch ──► crew (a runner per place) ──► done ──► commit
                  └────────── keeper: a heartbeat for all of them every ttl / 3 ──────────┘
 
 Jobs are claimed, kept alive and settled in batches; a runner takes them one by one. Between the parts are deques
@@ -10,14 +10,13 @@ and signals only, so that a job costs no hop and no wake-up that it does not nee
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError, StoreUnavailableError
-from conquiet.flow import Beside, Cancelled, Child, Flow, Signal, Sleep, shielded
+from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, all_end, shielded
 from conquiet.jobs.execution import Execution, Executor, JobContext
 from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
@@ -69,13 +68,11 @@ class Working:
         self.stopping_hard = Signal()
         self._nudge = Signal()  # wakes the fetcher
         self._held: dict[str, Held] = {}  # by token
-        self._inbox: deque[Held] = deque()
-        self._has_work = Signal()
-        self._no_more = Signal()  # the runners end when the inbox is empty
+        self._crew = Crew("job runner", settings.concurrency, self._run_job, clock)
+        self._crew.broken.add_waker(self._break_down)
         self._settling = Settling(
             operations, self._held, self.counts, self._outage, clock, self._nudge, self.stopping_hard
         )
-        self._failure: BaseException | None = None
 
     def stop(self) -> None:
         """Once: drain. Twice: end at once. Any thread, any signal handler."""
@@ -88,41 +85,27 @@ class Working:
         return [held.context for held in list(self._held.values()) if held.started and held.ended is None]
 
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
-        keeper: Child[None] = yield Beside(self._part(self._keep()), name="job heartbeats")
-        committer: Child[None] = yield Beside(self._part(self._settling.run()), name="job commits")
-        runners: list[Child[None]] = []
-        for number in range(self._settings.concurrency):
-            runner = yield Beside(self._part(self._run_jobs()), name=f"job runner {number}")
-            runners += [runner]
+        crew = self._crew
+        keeper: Child[None] = yield Beside(crew.part(self._keep()), name="job heartbeats")
+        committer: Child[None] = yield Beside(crew.part(self._settling.run()), name="job commits")
+        yield from crew.start()
         try:
             yield from self._fetch(until_idle, wait_for_delayed)
         finally:
             self.stopping.set()
             try:
-                yield from shielded(self._finish(runners, committer, keeper))
+                yield from shielded(self._finish(committer, keeper))
             except BaseException:  # interrupted once more: end at once
                 self.stopping_hard.set()
-                yield from shielded(self._finish(runners, committer, keeper))
+                yield from shielded(self._finish(committer, keeper))
                 raise
-        if self._failure is not None:
-            raise self._failure
+        if crew.failure is not None:
+            raise crew.failure
         return self.counts
 
-    def _part(self, part: Flow[None]) -> Flow[None]:
+    def _break_down(self) -> None:
         """Where one part breaks down the worker ends: the others would go on, and hold their jobs, for nothing."""
-        try:
-            yield from part
-        except Cancelled:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised by run(), when everything else has ended
-            self._break_down(error)
-
-    def _break_down(self, error: BaseException) -> None:
-        _log.error("the worker ends: %r", error)
-        if self._failure is None:
-            self._failure = error
-        elif self._failure is not error:
-            self._failure.add_note(f"and then: {error!r}")
+        _log.error("the worker ends: %r", self._crew.failure)
         self.stopping.set()
         self._nudge.set()
 
@@ -184,12 +167,13 @@ class Working:
 
     def _take_in(self, jobs: list[Job]) -> None:
         self.counts.claimed += len(jobs)
+        taken = []
         for job in jobs:
             assert job.lease is not None
             held = Held(self._executor.context(job))
             self._held[job.lease.token] = held
-            self._inbox.append(held)
-        self._has_work.set()
+            taken.append(held)
+        self._crew.add(taken)
 
     def _nothing_left(self) -> Flow[bool]:
         stats = yield from self._operations.stats(None)
@@ -198,37 +182,17 @@ class Working:
 
     # -- run -----------------------------------------------------------------------------------------------------
 
-    def _run_jobs(self) -> Flow[None]:
-        while True:
-            held = self._next()
-            if held is None:
-                if self._no_more.is_set():
-                    return
-                yield Sleep(None, self._has_work, self._no_more)
-                continue
-            if self.stopping.is_set():
-                ended = Execution(held.context.job, given_back=True)
-            elif held.lost:
-                ended = Execution(held.context.job, lost=True)
-            else:
-                held.started = True
-                ended = yield from self._executor.execute(held.context)
-                if _ends_worker(ended.error):
-                    self._break_down(ended.error)
-            self._settling.add(held, ended)
-
-    def _next(self) -> Held | None:
-        """The next job. A signal cleared by one runner may have been meant for another, so it is set again."""
-        try:
-            return self._inbox.popleft()
-        except IndexError:
-            self._has_work.clear()
-        try:
-            held = self._inbox.popleft()
-        except IndexError:
-            return None
-        self._has_work.set()
-        return held
+    def _run_job(self, held: Held) -> Flow[None]:
+        if self.stopping.is_set():
+            ended = Execution(held.context.job, given_back=True)
+        elif held.lost:
+            ended = Execution(held.context.job, lost=True)
+        else:
+            held.started = True
+            ended = yield from self._executor.execute(held.context)
+            if _ends_worker(ended.error):
+                self._crew.break_down(ended.error)
+        self._settling.add(held, ended)
 
     # -- keep alive ----------------------------------------------------------------------------------------------
 
@@ -262,42 +226,27 @@ class Working:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, runners: list[Child[None]], committer: Child[None], keeper: Child[None]) -> Flow[None]:
+    def _finish(self, committer: Child[None], keeper: Child[None]) -> Flow[None]:
         """Give back what has not begun, let what has begun end, within `shutdown_timeout` or a second stop()."""
         deadline = self._clock.monotonic() + self._settings.shutdown_timeout
-        for held in [self._inbox.popleft() for _ in range(len(self._inbox))]:
+        for held in self._crew.empty_inbox():
             self._settling.add(held, Execution(held.context.job, given_back=True))
-        self._no_more.set()
-        yield from self._all_end(runners, deadline, self.stopping_hard)
+        yield from self._crew.finish(deadline, self.stopping_hard)
         self._executor.close()
-        yield from self._cut_off([runner for runner in runners if not runner.done])
+        abandoned = yield from self._crew.cut_off(_HANDLER_GRACE)
+        self.counts.abandoned += abandoned
+        for _ in range(abandoned):
+            _log.error("a handler did not end in time; its thread runs on until the process ends")
+            # Its lease lapses by itself; releasing it would let the job run twice at once.
         self._settling.no_more.set()
-        yield from self._all_end([committer], deadline, self.stopping_hard)
+        yield from all_end([committer], self._clock, deadline, self.stopping_hard)
         self.stopping_hard.set()  # an outage is not waited for any longer
         keeper.cancel()
-        grace = self._clock.monotonic() + _STORE_GRACE
-        yield from self._all_end([committer, keeper], grace)
+        yield from all_end([committer, keeper], self._clock, self._clock.monotonic() + _STORE_GRACE)
         for part in (committer, keeper):
             if not part.done:
                 part.abandon()
                 _log.error("the job store has not answered; what is not settled runs again after its lease")
-
-    def _cut_off(self, late: list[Child[None]]) -> Flow[None]:
-        for runner in late:
-            runner.cancel()  # a coroutine ends by that; a thread does not
-        yield from self._all_end(late, self._clock.monotonic() + _HANDLER_GRACE)
-        for runner in late:
-            if not runner.done:
-                runner.abandon()
-                self.counts.abandoned += 1
-                _log.error("a handler did not end in time; its thread runs on until the process ends")
-                # Its lease lapses by itself; releasing it would let it run twice at once.
-
-    def _all_end(self, children: list[Child[Any]], deadline: float, *wake: Signal) -> Flow[None]:
-        for child in children:
-            left = deadline - self._clock.monotonic()
-            if not child.done and left > 0:
-                yield Sleep(left, child.finished, *wake)
 
 
 def _ends_worker(error: BaseException | None) -> TypeGuard[BaseException]:

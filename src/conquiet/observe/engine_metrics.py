@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+import threading
+from functools import cache, partial
+from typing import Any, Protocol
+from weakref import WeakSet
 
 from conquiet.observe.safely import safely
 
 __all__ = ["EngineMetrics"]
 
 
+class Counts(Protocol):
+    """What knows how many of its calls were given up and still hold a thread."""
+
+    @property
+    def abandoned(self) -> int: ...
+
+
 class EngineMetrics:
     """The metrics of one loop, counted by the batch. No method ever raises: metrics are not worth a transaction."""
 
-    __slots__ = ("_abandoned", "_published", "_task", "_transactions")
+    __slots__ = ("_published", "_task", "_transactions")
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, *threads: Counts) -> None:
         self._task = task
         self._published: dict[tuple[str, str], int] = {}
         self._transactions: Any = None
-        self._abandoned: Any = None
-        safely(self._look_up)
+        safely(self._look_up, threads)
 
-    def _look_up(self) -> None:
+    def _look_up(self, threads: tuple[Counts, ...]) -> None:
         families = _families()
         if families is not None:
             self._transactions, abandoned = families
-            self._abandoned = abandoned.labels(self._task)
+            with _LOCK:
+                _THREADS.setdefault(self._task, WeakSet()).update(threads)
+            abandoned.labels(self._task).set_function(partial(_abandoned, self._task))
 
-    def publish(self, report: Any, abandoned: int) -> None:
+    def publish(self, report: Any) -> None:
         """Count what `report` has more than it had the last time."""
         if self._transactions is not None:
-            safely(self._publish, report, abandoned)
+            safely(self._publish, report)
 
-    def _publish(self, report: Any, abandoned: int) -> None:
-        self._abandoned.set(abandoned)
+    def _publish(self, report: Any) -> None:
         now = {("succeeded", ""): report.succeeded, ("unsettled", ""): report.unsettled}
         now |= {("failed", category): count for category, count in list(report.by_category.items())}
         for (status, category), count in now.items():
@@ -42,6 +51,16 @@ class EngineMetrics:
             if more:
                 self._transactions.labels(self._task, status, category).inc(more)
                 self._published[status, category] = count
+
+
+# Asked when somebody scrapes. Weak: a loop that has ended counts as long as a thread it has abandoned keeps it alive.
+_THREADS: dict[str, WeakSet[Any]] = {}
+_LOCK = threading.Lock()
+
+
+def _abandoned(task: str) -> int:
+    with _LOCK:
+        return sum(threads.abandoned for threads in _THREADS[task])
 
 
 @cache

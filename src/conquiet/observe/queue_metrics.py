@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-__all__ = ["QueueMetrics"]
+from conquiet.observe.safely import safely
 
-_log = logging.getLogger("conquiet.observe")
+__all__ = ["QueueMetrics"]
 
 
 class QueueMetrics:
@@ -22,40 +20,28 @@ class QueueMetrics:
         self._acked: Any = None
         self._claimed: Any = None
         self._latency: Any = None
-        try:
-            families = _families()
-            if families is not None:
-                # Looked up once: finding a label's child takes longer than counting.
-                self._read, self._acked, self._claimed, self._latency = (f.labels(stream) for f in families)
-        except Exception:  # noqa: BLE001 - document 001: metrics never raise
-            _say_once()
+        safely(self._look_up, stream)
+
+    def _look_up(self, stream: str) -> None:
+        families = _families()
+        if families is not None:
+            # Looked up once: finding a label's child takes longer than counting.
+            self._read, self._acked, self._claimed, self._latency = [f.labels(stream) for f in families]
 
     def read(self, entries: int, seconds: float) -> None:
         """A read came back, with `entries` entries (perhaps none) after `seconds`."""
         if self._latency is not None:
-            _safely(self._latency.observe, seconds)
+            safely(self._latency.observe, seconds)
             if entries:
-                _safely(self._read.inc, entries)
+                safely(self._read.inc, entries)
 
     def acked(self, entries: int) -> None:
         if self._acked is not None and entries:
-            _safely(self._acked.inc, entries)
+            safely(self._acked.inc, entries)
 
     def claimed(self, entries: int) -> None:
         if self._claimed is not None and entries:
-            _safely(self._claimed.inc, entries)
-
-
-def _safely(record: Callable[[float], None], value: float) -> None:
-    try:
-        record(value)
-    except Exception:  # noqa: BLE001 - document 001: metrics never raise
-        _say_once()
-
-
-@cache
-def _say_once() -> None:
-    _log.exception("the metrics backend failed; messages go on, metrics may be wrong (said once)")
+            safely(self._claimed.inc, entries)
 
 
 @cache

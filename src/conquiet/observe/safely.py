@@ -1,4 +1,4 @@
-"""Metrics never raise: a broken metrics backend is said once, in the log, and work goes on."""
+"""Metrics and spans never raise: a broken backend is said once, in the log, and work goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-__all__ = ["safely"]
+__all__ = ["safely", "say_once"]
 
 _log = logging.getLogger("conquiet.observe")
 
@@ -17,9 +17,10 @@ def safely(record: Callable[..., Any], *args: Any) -> None:
     try:
         record(*args)
     except Exception:  # noqa: BLE001 - document 001: metrics never raise
-        _say_once()
+        say_once("metrics")
 
 
 @cache
-def _say_once() -> None:
-    _log.exception("the metrics backend failed; work goes on, metrics may be wrong (said once)")
+def say_once(backend: str) -> None:
+    """From an `except` block: that the backend for metrics, or for spans, has failed."""
+    _log.exception("the %s backend failed; work goes on, %s may be wrong (said once)", backend, backend)

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from contextvars import Context
 from typing import Any
 
+from conquiet.observe.safely import say_once
+
 __all__ = ["Spans"]
 
 
 class Spans:
-    """Starts spans in contexts that are thrown away afterwards, so that nothing has to be put back."""
+    """Starts spans in contexts that are thrown away afterwards, so that nothing has to be put back.
+
+    No method ever raises: a span is not worth a transaction. Where one could not be started it is None, and None is
+    what the other methods take for it.
+    """
 
     __slots__ = ("_attach", "_error", "_in_context", "_tracer")
 
@@ -23,27 +29,52 @@ class Spans:
         self._error = trace.StatusCode.ERROR
 
     @classmethod
-    def if_wanted(cls, name: str) -> Spans | None:
-        """None where OpenTelemetry is not installed, or no provider has been set that would take the spans."""
+    def if_wanted(cls, name: str, provider: Any = None) -> Spans | None:
+        """From `provider`, or the process's own; None where OpenTelemetry is not installed, or none has been set."""
         try:
             from opentelemetry import trace
         except ImportError:
             return None
-        provider = trace.get_tracer_provider()
-        if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        try:
+            if provider is None:
+                provider = trace.get_tracer_provider()
+            if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+                return None
+            return cls(provider.get_tracer(name))
+        except Exception:  # noqa: BLE001 - spans never raise
+            say_once("tracing")
             return None
-        return cls(provider.get_tracer(name))
 
     def start(self, name: str, context: Context, attributes: Mapping[str, Any]) -> Any:
         """A span under the one that is current in `context`, where it is the current one from now on."""
-        return context.run(self._begin, name, attributes)
+        try:
+            return context.run(self._begin, name, attributes)
+        except Exception:  # noqa: BLE001 - spans never raise
+            say_once("tracing")
+            return None
 
     def _begin(self, name: str, attributes: Mapping[str, Any]) -> Any:
         span = self._tracer.start_span(name, attributes=attributes)
         self._attach(self._in_context(span))
         return span
 
-    def fail(self, span: Any, error_type: str, message: str) -> None:
-        span.set_attribute("exception.type", error_type)
-        span.set_attribute("exception.message", message)
-        span.set_status(self._error, message)
+    def fail(self, span: Any, error_type: str, message: str, **attributes: str) -> None:
+        """Say on `span` what went wrong. `message` goes out as it is: secrets are the caller's to remove."""
+        if span is None:
+            return
+        try:
+            span.set_attribute("exception.type", error_type)
+            span.set_attribute("exception.message", message)
+            for name, value in attributes.items():
+                span.set_attribute(f"conquiet.{name}", value)
+            span.set_status(self._error, message)
+        except Exception:  # noqa: BLE001 - spans never raise
+            say_once("tracing")
+
+    def end(self, span: Any) -> None:
+        if span is None:
+            return
+        try:
+            span.end()
+        except Exception:  # noqa: BLE001 - spans never raise
+            say_once("tracing")

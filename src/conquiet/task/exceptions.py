@@ -2,6 +2,7 @@
 
 ConquietError
 ├── TransactionException            one transaction failed; `category` says how
+├── RedactedError                   stands for one that could not be shown without its secrets
 ├── AbandonedThreadsError           too many timed-out calls still hold their threads
 └── EngineError                     the loop ended; `report` accounts for all that was fetched
     ├── FetchException              the connector could not be fetched from, or broke its contract
@@ -11,6 +12,7 @@ ConquietError
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ __all__ = [
     "ExceptionCategory",
     "FetchException",
     "FetchTimeoutException",
+    "RedactedError",
     "SettleException",
     "TransactionException",
 ]
@@ -80,30 +83,120 @@ class SettleException(EngineError):
     """The connector failed to settle; the transactions in question are reported as unsettled."""
 
 
+class RedactedError(ConquietError):
+    """Stands for an exception whose text held credentials and could not be changed; `error_type` names its class."""
+
+    def __init__(self, error_type: str, message: str) -> None:
+        super().__init__(f"{error_type}: {message}")
+        self.error_type = error_type
+
+
 def without_secrets(error: BaseException) -> BaseException:
-    """`error`, with the credentials of DSNs removed from its own text and from those it was raised from."""
-    seen: set[int] = set()
+    """`error` without the credentials of DSNs, in its own text and in all that it was raised from.
+
+    It is changed in place and stays what it was. Where that cannot be done (a text that is made up anew each time, or
+    read-only) another exception stands for it.
+    """
+    found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        waiting += (one.__cause__, one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-        one.args = tuple(redact(arg) if isinstance(arg, str) else arg for arg in one.args)
-        if isinstance(one, TransactionException):
-            one.message = redact(one.message)
-        if hasattr(one, "__notes__"):
-            one.__notes__ = [redact(str(note)) for note in one.__notes__]
-    return error
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            waiting += (one.__cause__, one.__context__)
+            if isinstance(one, BaseExceptionGroup):
+                waiting += one.exceptions
+    # Last found first: the members of a group before the group.
+    clean = {key: _cleaned(one) for key, one in reversed(found.items())}
+    for one in clean.values():
+        _link(one, clean)
+    return clean[id(error)]
 
 
 def text_of(error: BaseException) -> str:
     """What `error` says, without credentials and at most 1 KiB of it; its __str__ is the user's code and may fail."""
+    return cut(redact(_text(error)))
+
+
+def cut(text: str) -> str:
+    """At most 1 KiB of `text`, as UTF-8 can hold it."""
+    return text[:1_024].encode("utf-8", "replace")[:1_024].decode("utf-8", "ignore")
+
+
+def guarded(redactor: Callable[[str], str]) -> Callable[[str], str]:
+    """`redactor`, the user's: where it fails, nothing of the text is shown."""
+
+    def redacted(text: str) -> str:
+        try:
+            clean: object = redactor(text)
+            return clean if isinstance(clean, str) else f"(withheld: redact() gave {type(clean).__name__})"
+        except Exception as error:  # noqa: BLE001 - that must not keep the transaction from failing
+            return f"(withheld: redact() raised {type(error).__name__})"
+
+    return redacted
+
+
+def _text(error: BaseException) -> str:
     try:
-        text = str(error)
+        return str(error)
     except Exception:  # noqa: BLE001 - that must not keep the transaction from failing
-        text = "(no readable text)"
-    return redact(text[:16_384])[:1_024]
+        return "(no readable text)"
+
+
+_TEXTS = ("message", "strerror", "filename", "filename2", "msg", "text", "reason")  # where the common ones keep theirs
+
+
+def _cleaned(one: BaseException) -> BaseException:
+    args = tuple(redact(arg) if isinstance(arg, str) else arg for arg in one.args)
+    if args != one.args:
+        one.args = args
+    if notes := getattr(one, "__notes__", None):
+        one.__notes__ = [redact(str(note)) for note in notes]
+    _clean_texts(one, _TEXTS)
+    if _shows_secrets(one):
+        _clean_texts(one, tuple(getattr(one, "__dict__", ())))
+    return _stand_in(one) if _shows_secrets(one) else one
+
+
+def _clean_texts(one: BaseException, names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            value = getattr(one, name, None)
+            if isinstance(value, str) and (clean := redact(value)) != value:
+                setattr(one, name, clean)
+        except Exception:  # noqa: BLE001, S112 - a property of the user's: another exception stands for this one
+            continue
+
+
+def _shows_secrets(one: BaseException) -> bool:
+    if isinstance(one, BaseExceptionGroup) and any(map(_shows_secrets, one.exceptions)):
+        return True
+    text = _text(one)
+    return redact(text) != text
+
+
+def _stand_in(one: BaseException) -> BaseException:
+    text = redact(_text(one))
+    stand_in: BaseException
+    if isinstance(one, TransactionException):
+        stand_in = TransactionException(text, one.category, one.transaction_id)
+    else:
+        stand_in = RedactedError(type(one).__qualname__, text)
+    stand_in.__cause__, stand_in.__context__ = one.__cause__, one.__context__
+    stand_in.__suppress_context__ = one.__suppress_context__
+    for note in getattr(one, "__notes__", ()):
+        stand_in.add_note(note)
+    if isinstance(one, BaseExceptionGroup):
+        for member in one.exceptions:
+            stand_in.add_note(f"{type(member).__qualname__}: {redact(_text(member))}")
+    return stand_in.with_traceback(one.__traceback__)
+
+
+def _link(one: BaseException, clean: dict[int, BaseException]) -> None:
+    """Let `one` be raised from the clean ones."""
+    cause, context, suppressed = one.__cause__, one.__context__, one.__suppress_context__
+    if cause is not None and (clean_cause := clean.get(id(cause), cause)) is not cause:
+        one.__cause__ = clean_cause
+    if context is not None and (clean_context := clean.get(id(context), context)) is not context:
+        one.__context__ = clean_context
+    one.__suppress_context__ = suppressed

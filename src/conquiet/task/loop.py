@@ -82,7 +82,6 @@ class ConsumeLoop:
         self._cycle = Lifecycle(task, policy, clock, lambda: self._cut)
         self._context = copy_context()
         self._ledger = Ledger()
-        self._metrics = EngineMetrics(self._cycle.task_name)
         self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
         self._room = Signal()  # a runner is free, or may be
         self._lock = threading.Lock()
@@ -92,6 +91,7 @@ class ConsumeLoop:
             "transaction runner", self._policy.concurrency.value, self._process, clock
         )
         self._crew.broken.add_waker(self.stop)
+        self._metrics = EngineMetrics(self._cycle.task_name, calls, self._crew)
         self._settling = Settling(
             source.settle,
             on_outcome,
@@ -117,7 +117,7 @@ class ConsumeLoop:
             self._cycle.failed(span, error)
             raise
         finally:
-            span.end()
+            spans.end(span)
 
     def _run(self) -> Flow[ConsumeReport]:
         timeout = self._policy.timeout
@@ -147,11 +147,11 @@ class ConsumeLoop:
         elif self._crew.failure is not None:
             failure.add_note(f"and before: {self._crew.failure!r}")
         report.stop_reason = reason if failure is None else StopReason.ERROR
-        self._metrics.publish(report, self._calls.abandoned)
+        self._metrics.publish(report)
         if failure is None:
             return report
         if isinstance(failure, EngineError | AbandonedThreadsError):
-            failure.report = report  # type: ignore[union-attr]
+            failure.report = report
         failure.add_note(f"the consume loop ended with it: {report}")
         raise failure
 
@@ -180,7 +180,7 @@ class ConsumeLoop:
                     if size <= 0:
                         return StopReason.LIMIT
                 batch = yield from fetching.batch(size)
-                self._metrics.publish(ledger.report, self._calls.abandoned)
+                self._metrics.publish(ledger.report)
                 if batch:
                     empties = 0
                     self._hand_out(batch)

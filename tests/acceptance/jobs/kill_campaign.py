@@ -6,7 +6,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from conquiet.embedded import PostgresServer
 from conquiet.errors import StoreUnavailableError
 from conquiet.jobs import Job, JobState, NewJob, open_store
 from conquiet.testing.history import History, Verdict, check
-from tests.acceptance.jobs.fleet import Fleet, Worker
+from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.jobs.recorded import POINTS, add_unwritten
 from tests.acceptance.jobs.worker import RETRY, Work
 
@@ -119,11 +119,14 @@ class KillCampaign:
         server: PostgresServer | None = None,
         server_kills: int = 0,
         pauses: int = 0,
+        points: Sequence[str] = POINTS,
+        executor: str = "Executor",
     ) -> None:
         self._dsn = dsn
         self._folder = folder
         self._jobs = jobs
-        self._kills = kills
+        self._points = points
+        self._executor = executor
         self._server = server
         self._server_kills_left = server_kills
         self._server_kills = server_kills
@@ -155,9 +158,10 @@ class KillCampaign:
         )
 
     def _planned(self, kills: int, pauses: int) -> list[str]:
-        named = max(min(kills, len(POINTS)), kills * 6 // 10)
-        fates = [POINTS[number % len(POINTS)] for number in range(named)] + [AT_RANDOM] * (kills - named)
-        fates += [PAUSED] * pauses
+        """How each will die: at a point, at a random moment, or so after it was paused."""
+        named = max(min(kills - pauses, len(self._points)), kills * 6 // 10)
+        fates = [self._points[n % len(self._points)] for n in range(named)]
+        fates += [PAUSED] * pauses + [AT_RANDOM] * (kills - named - pauses)
         self._random.shuffle(fates)
         return fates
 
@@ -254,7 +258,8 @@ class KillCampaign:
         elif now >= slot.wakes_at:
             worker.send(signal.SIGCONT)
             self._pauses += 1
-            slot.fate, slot.wakes_at = None, None  # it lives on
+            slot.fate, slot.wakes_at = AT_RANDOM, None
+            slot.dies_at = now + self._random.uniform(0.2, 1.0)  # time to find its leases gone
 
     def _fill(self, slot: Slot) -> None:
         self._names += 1
@@ -267,8 +272,9 @@ class KillCampaign:
             str(self._folder / "history"),
             isolation=slot.isolation,
             die_at=fate if fate in POINTS else None,
-            die_at_nth=self._random.randint(1, 30),
+            die_at_nth=self._random.randint(1, 12),
             lease_ttl=LEASE_SECONDS,
+            executor=self._executor,
         )
         slot.worker, slot.fate = self._fleet.start(work), fate
         slot.dies_at = slot.wakes_at = None

@@ -59,7 +59,7 @@ def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             connection.close()
 
     campaign = KillCampaign(
-        f"sqlite:///{file}", tmp_path, jobs=campaign_size(8_000), kills=kills, pauses=campaign_size(5)
+        f"sqlite:///{file}", tmp_path, jobs=campaign_size(16_000), kills=kills, pauses=campaign_size(5)
     )
     outcome = campaign.run(
         lambda: execute("CREATE TABLE effects (n INTEGER)"),
@@ -78,6 +78,15 @@ def judge(outcome: Outcome, kills: int, capsys: pytest.CaptureFixture[str]) -> N
     assert outcome.most_failures == 1 + RETRY.max_retries
     assert outcome.kills == kills
     assert outcome.pauses > 0
-    if kills >= len(POINTS) + 5:
+    if kills >= 100:  # a few deaths need not be of every kind
         assert set(outcome.by_fate) == {*POINTS, AT_RANDOM}
         assert set(outcome.by_isolation) == {*SLOTS}
+
+
+def test_the_campaign_notices_a_worker_that_loses_jobs(tmp_path: Path) -> None:
+    """One that acknowledges before it handles."""
+    dsn = f"sqlite:///{tmp_path / 'jobs.db'}"
+    campaign = KillCampaign(dsn, tmp_path, jobs=200, kills=4, points=("handling",), executor="AcksFirst")
+    outcome = campaign.run(lambda: None, list)
+    assert "unhandled-ack" in outcome.verdict.kinds
+    assert "lost" in outcome.verdict.kinds

@@ -20,11 +20,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from conquiet.errors import StoreUnavailableError
-from conquiet.jobs import Job, JobContext, JobStore, JobWorker, RetrySchedule, open_store
+from conquiet.flow import Flow
+from conquiet.jobs import Job, JobContext, JobStore, JobWorker, RetrySchedule, open_store, worker
+from conquiet.jobs.execution import Execution, Executor
 from conquiet.testing.history import History
+from tests.acceptance.fleet import READY
 from tests.acceptance.jobs.recorded import RecordedBackend, record
 
-READY = b"ready\n"  # what it says on its standard output when it has begun to work
+
+class AcksFirst(Executor):
+    """Wrong on purpose, at most once: whatever happens in the handler, the job is gone."""
+
+    def execute(self, context: JobContext) -> Flow[Execution]:
+        yield from self._operations.ack(context.job, None)
+        yield from super().execute(context)
+        return Execution(context.job, settled=True)
+
+
 RETRY = RetrySchedule(max_retries=3, base_seconds=0.01, max_seconds=0.05)
 LONGEST_SECONDS = 0.008  # of a handler
 HISTORY = "CONQUIET_TEST_HISTORY"  # where the child processes of isolation="process" find it
@@ -41,6 +53,7 @@ class Work:
     die_at: str | None = None
     die_at_nth: int = 1
     lease_ttl: float = 1.0
+    executor: str = "Executor"  # or one that is wrong on purpose
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "tests.acceptance.jobs.worker", json.dumps(asdict(self))]
@@ -140,6 +153,7 @@ def main() -> None:
     os.environ[HISTORY] = work.history
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reached = Milestones(work.die_at, work.die_at_nth)
+    worker.Executor = {"Executor": Executor, "AcksFirst": AcksFirst}[work.executor]  # type: ignore[misc]
     with History(work.history) as history, patiently_opened(work.dsn) as store:
         handlers = Handlers(record(store, history, reached), reached)
         by_isolation: dict[str, dict[str, Any]] = {

@@ -63,6 +63,17 @@ def durable(durable_dsn: str) -> Iterator[JobStore]:
         yield opened
 
 
+@pytest.fixture(params=["sqlite-thread", "postgresql-async", "sqlite-process"])
+def placed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[JobStore, str]]:
+    """A durable store and an isolation, where all pairs of them would tell no more and take their time."""
+    name, isolation = str(request.param).split("-")
+    dsn = (
+        request.getfixturevalue("clean_postgres") if name == "postgresql" else f"sqlite:///{tmp_path}/jobs.db"
+    )
+    with open_store(dsn, retry=QUICK) as opened:
+        yield opened, isolation
+
+
 @pytest.fixture
 def memory() -> Iterator[JobStore]:
     """Where the store does not matter."""

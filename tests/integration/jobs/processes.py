@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,9 +44,21 @@ class Program:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def kill(self) -> None:
+    def pause(self, is_fit: Callable[[], bool]) -> None:
+        """SIGSTOP at a moment that is `is_fit`: not, say, while it holds a lock that others need."""
+        while True:
+            self.send(signal.SIGSTOP)
+            while _state(self.pid) != "T":
+                time.sleep(0.001)
+            if is_fit():
+                return
+            self.send(signal.SIGCONT)
+            time.sleep(0.01)
+
+    def kill(self) -> str:
+        """SIGKILL; what it said last on its error output."""
         self._process.kill()
-        self._process.communicate()
+        return "" if self._process.stderr.closed else self._process.communicate()[1]  # type: ignore[union-attr]
 
     def end(self, seconds: float = 20.0) -> tuple[int, str, str]:
         """Wait for its end: its status, what else it said, and its error output."""
@@ -57,12 +71,18 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        said = self.kill()
+        if error is not None and said:
+            error.add_note(f"the program said: {said}")
 
 
 def is_gone(pid: int) -> bool:
     """Whether the process has ended (a zombie has)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        return _state(pid) == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

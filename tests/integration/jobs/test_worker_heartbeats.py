@@ -29,7 +29,7 @@ def expiries(store: JobStore, job_id: str, seconds: float) -> list[float]:
 
 @pytest.mark.clause("J-16", "J-15")
 def test_heartbeats_come_every_third_of_the_lease_and_end_with_the_job(store: JobStore, start: Start) -> None:
-    ttl, go_on = 0.6, threading.Event()
+    ttl, go_on = 0.5, threading.Event()
     job = store.enqueue("q", {})
     start(JobWorker(store, lambda job: go_on.wait(30), queues="q", lease_ttl=ttl))
     until(lambda: store.get(job.id).state is JobState.IN_FLIGHT)
@@ -70,7 +70,7 @@ def test_jobs_claimed_ahead_are_kept_alive_too(store: JobStore, start: Start) ->
     def handle(job: Job) -> None:
         handled.append(job.payload["n"])
         if len(handled) == 1:
-            time.sleep(4 * ttl)
+            time.sleep(3 * ttl)
 
     ids = store.enqueue_many("q", [{"n": number} for number in range(6)])
     running = start(JobWorker(store, handle, queues="q", concurrency=1, prefetch=5, lease_ttl=ttl))

@@ -7,18 +7,14 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from conquiet.jobs import JobState, JobStore
 from tests.integration.jobs.background import until
-from tests.integration.jobs.handlers import LINGER, notes, words
+from tests.integration.jobs.handlers import notes, words
 from tests.integration.jobs.processes import Program, is_gone
 
 
-@pytest.mark.parametrize("isolation", LINGER)
-def test_it_finishes_what_runs_and_gives_back_the_rest(
-    durable: JobStore, tmp_path: Path, isolation: str
-) -> None:
+def test_it_finishes_what_runs_and_gives_back_the_rest(placed: tuple[JobStore, str], tmp_path: Path) -> None:
+    durable, isolation = placed
     payload = {"notes": str(tmp_path / "notes"), "seconds": 0.8}
     first, *others = durable.enqueue_many("q", [payload] * 4)
     work = {"dsn": durable.dsn, "handler": "linger", "isolation": isolation, "concurrency": 1, "prefetch": 3}
@@ -38,8 +34,8 @@ def test_it_finishes_what_runs_and_gives_back_the_rest(
     assert words(tmp_path / "notes") == ["begin", "end"]
 
 
-@pytest.mark.parametrize("isolation", LINGER)
-def test_a_second_one_ends_at_once(durable: JobStore, tmp_path: Path, isolation: str) -> None:
+def test_a_second_one_ends_at_once(placed: tuple[JobStore, str], tmp_path: Path) -> None:
+    durable, isolation = placed
     job = durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60})
     with Program("work", dsn=durable.dsn, handler="linger", isolation=isolation) as program:
         until(lambda: words(tmp_path / "notes"))
@@ -69,3 +65,28 @@ def test_an_idle_worker_ends_promptly(durable: JobStore, tmp_path: Path) -> None
         asked = time.monotonic()
         assert program.end()[0] == 0
         assert time.monotonic() - asked < 1.0  # the interpreter's own end included
+
+
+def test_ctrl_c_drains_too_and_is_raised(placed: tuple[JobStore, str], tmp_path: Path) -> None:
+    durable, isolation = placed
+    job = durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 0.3})
+    with Program("work", dsn=durable.dsn, handler="linger", isolation=isolation) as program:
+        until(lambda: words(tmp_path / "notes"))
+        program.send(signal.SIGINT)
+        code, _, error = program.end()
+    assert code == -signal.SIGINT
+    assert error.endswith("KeyboardInterrupt\n")
+    assert durable.get(job.id).state is JobState.SUCCEEDED
+
+
+def test_a_second_ctrl_c_ends_at_once(durable: JobStore, tmp_path: Path) -> None:
+    durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60})
+    with Program("work", dsn=durable.dsn, handler="linger") as program:
+        until(lambda: words(tmp_path / "notes"))
+        program.send(signal.SIGINT)
+        time.sleep(0.2)
+        program.send(signal.SIGINT)
+        asked = time.monotonic()
+        code, _, _ = program.end()
+        assert time.monotonic() - asked < 2.0
+    assert code == -signal.SIGINT

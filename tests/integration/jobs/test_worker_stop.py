@@ -48,10 +48,10 @@ def test_unstarted_jobs_are_given_back_at_once_and_the_running_one_is_finished(
 
 
 @pytest.mark.parametrize("how", ["second stop", "shutdown_timeout"])
-@pytest.mark.parametrize("isolation", LINGER)
 def test_in_the_end_handlers_are_cut_off_as_their_isolation_allows(
-    store: JobStore, start: Start, tmp_path: Path, isolation: str, how: str
+    placed: tuple[JobStore, str], start: Start, tmp_path: Path, how: str
 ) -> None:
+    store, isolation = placed
     job = store.enqueue(
         "q", {"notes": str(tmp_path / "notes"), "seconds": 20 if isolation != "thread" else 2}
     )

@@ -26,7 +26,7 @@ def test_a_handler_of_ten_lease_times_finishes_exactly_once(
     store: JobStore, start: Start, tmp_path: Path
 ) -> None:
     """In every isolation, side by side, with another worker at hand for whatever lease lapses."""
-    ttl = 0.25
+    ttl = 0.2
     jobs = {
         name: store.enqueue(name, {"notes": str(tmp_path / name), "seconds": 10 * ttl}) for name in ISOLATIONS
     }
@@ -48,18 +48,18 @@ def test_a_handler_of_ten_lease_times_finishes_exactly_once(
 @pytest.mark.clause("J-17", "J-27")
 @pytest.mark.parametrize("isolation", ["async", "process"])
 def test_past_the_limit_the_handler_is_ended_and_the_job_nacked(
-    store: JobStore, start: Start, tmp_path: Path, isolation: str
+    durable: JobStore, start: Start, tmp_path: Path, isolation: str
 ) -> None:
     """Though its lease is good for much longer."""
     retries, limit = (
         (1, 0.3) if isolation == "async" else (0, 1.2)
     )  # a new process has to import things first
-    job = store.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60}, max_retries=retries)
+    job = durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60}, max_retries=retries)
     worker = JobWorker(
-        store, LINGER[isolation], queues="q", isolation=isolation, execution_timeout=limit, lease_ttl=30
+        durable, LINGER[isolation], queues="q", isolation=isolation, execution_timeout=limit, lease_ttl=30
     )
     running = start(worker)
-    failed = until(lambda: (found := store.get(job.id)).state is JobState.FAILED and found)
+    failed = until(lambda: (found := durable.get(job.id)).state is JobState.FAILED and found)
     timeout = ("TIMEOUT", "CallTimeoutError")
     assert [(a.category, a.error_type) for a in failed.attempts] == [timeout] * (retries + 1)
     assert f"linger{'_async' * retries} ran past its limit of {limit:g} s" in failed.error

@@ -9,7 +9,7 @@ import prometheus_client
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.observe import queue_metrics
+from conquiet.observe.safely import say_once
 from conquiet.queue import LeaseLostError, MalformedEntryError, QueueError
 from tests.integration.queue.gate import Gate
 from tests.integration.queue.processes import run_program
@@ -142,7 +142,7 @@ def test_a_failing_backend_never_raises(
     def fail(*args: object) -> None:
         raise RuntimeError("the backend is down")
 
-    queue_metrics._say_once.cache_clear()
+    say_once.cache_clear()
     for family in (prometheus_client.Counter, prometheus_client.Histogram):
         if at == "lookup":
             monkeypatch.setattr(family, "labels", fail)

@@ -2,24 +2,35 @@
 -- now() stands still inside a caller's transaction.
 
 -- name: insert
--- Adds Ready jobs, all or (on a conflict that is not skipped) none, and wakes the workers that listen, once.
-WITH added AS (
-    INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
-        correlation_id)
-    SELECT id, %(queue)s, payload, priority, 'Ready', max_retries, delay > 0,
-        CASE WHEN delay > 0 THEN clock.now + delay * interval '1 second' END, clock.now, correlation_id
-    FROM (SELECT clock_timestamp() AS now) AS clock,
-        unnest(%(ids)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(delays)s::float8[],
-            %(max_retries)s::int[], %(correlation_ids)s::text[])
-            WITH ORDINALITY AS new (id, payload, priority, delay, max_retries, correlation_id, place)
-    ORDER BY place
-    {on_conflict}
-    RETURNING id, enqueued_at
-), woken AS (SELECT pg_notify('conquiet_jobs', %(queue)s))
-SELECT added.id, date_part('epoch', added.enqueued_at) FROM added, woken;
+-- Adds Ready jobs, all or (where an id is taken) none, and wakes the workers that listen, once. Gives the time.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)),
+added AS (
+    {insert}
+)
+SELECT date_part('epoch', now) FROM clock;
+
+-- name: insert_new
+-- The same, without those whose ids are taken. Gives the time and what was added, or only the time.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)),
+added AS (
+    {insert}
+    ON CONFLICT DO NOTHING RETURNING id
+)
+SELECT date_part('epoch', now), added.id FROM clock LEFT JOIN added ON true;
+
+-- name: insert_part
+-- Used in both.
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+    correlation_id)
+SELECT id, %(queue)s, payload, priority, 'Ready', max_retries, coalesce(delay, 0) > 0,
+    CASE WHEN delay > 0 THEN clock.now + delay * interval '1 second' END, clock.now, correlation_id
+FROM clock, unnest(%(ids)s::text[], %(payloads)s::text[], %(priorities)s::int[], %(delays)s::float8[],
+        %(max_retries)s::int[], %(correlation_ids)s::text[])
+        WITH ORDINALITY AS new (id, payload, priority, delay, max_retries, correlation_id, place)
+ORDER BY place;
 
 -- name: existing
-SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s);
+SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s::text[]);
 
 -- name: claim_ready
 -- The usual claim, in few steps: leases Ready jobs, best priority first, then oldest; none at all if a delayed job or a
@@ -202,12 +213,14 @@ DELETE FROM conquiet_jobs
 WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(older_than)s * interval '1 second';
 
 -- name: next_due
--- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses.
-SELECT date_part('epoch', min(at) - clock_timestamp()) FROM (
-    SELECT timestamptz '1970-01-01' AS at WHERE EXISTS (
-        SELECT FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = ANY(%(queues)s))
+-- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses. The first of
+-- each in the order of its index.
+SELECT date_part('epoch', min(at) - clock_timestamp()) FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+    (SELECT timestamptz '1970-01-01' AS at FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = name
+        ORDER BY priority, seq LIMIT 1)
     UNION ALL
-    SELECT min(retry_at) FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
+    (SELECT retry_at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = name ORDER BY retry_at LIMIT 1)
     UNION ALL
-    SELECT min(lease_expires_at) FROM conquiet_jobs WHERE state = 'InFlight' AND queue = ANY(%(queues)s)
+    (SELECT lease_expires_at FROM conquiet_jobs WHERE state = 'InFlight' AND queue = name
+        ORDER BY lease_expires_at LIMIT 1)
 ) AS due;

@@ -1,11 +1,10 @@
 -- Statements of the SQLite store. Times in the history are printed to the microsecond: JSON gives 15 digits otherwise.
--- Each runs inside one BEGIN IMMEDIATE of its operation; :now is the injected clock.
+-- Each runs inside one BEGIN IMMEDIATE of its operation; :now is the injected clock, and all times are whole microseconds.
 
 -- name: insert
 -- Adds a Ready job; a second job with the same id violates the key and nothing of the batch stays.
-INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at,
-    enqueued_at, correlation_id)
-VALUES (:id, :queue, :payload, :priority, 'Ready', :max_retries, :retry_at IS NOT NULL, :retry_at, :now, :correlation_id);
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
+VALUES (?, ?, ?, ?, 'Ready', ?, ?, ?, ?, ?);
 
 -- name: existing
 -- Which of these ids are taken.
@@ -16,18 +15,38 @@ SELECT value FROM json_each(:ids) WHERE value IN (SELECT id FROM conquiet_jobs);
 UPDATE conquiet_jobs SET waiting = 0
 WHERE state = 'Ready' AND waiting AND retry_at <= :now AND queue IN (SELECT value FROM json_each(:queues));
 
+-- name: late
+-- Whether a delayed job or a lapsed lease has to be ranked among the others.
+SELECT max(EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = value AND retry_at <= :now)
+    OR EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'InFlight' AND queue = value AND lease_expires_at <= :now))
+FROM json_each(:queues);
+
+-- name: claim_ready
+-- The usual claim, where nothing is late: leases Ready jobs, best priority first, then oldest.
+UPDATE conquiet_jobs SET
+    lease_token = lower(hex(randomblob(16))),
+    lease_version = lease_version + 1,
+    lease_expires_at = :until,
+    lease_ttl = :ttl,
+    lease_worker = :worker,
+    lease_started_at = :now,
+    state = 'InFlight'
+WHERE seq IN (SELECT seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
+    AND queue IN (SELECT value FROM json_each(:queues)) ORDER BY priority, seq LIMIT :limit)
+RETURNING seq, {columns};
+
 -- name: claim
 -- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has an
 -- index of its own, so that neither finished nor delayed jobs are ever looked at.
 WITH names AS (SELECT value AS queue FROM json_each(:queues)),
 candidates AS (
-    SELECT * FROM (SELECT id, priority, seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
+    SELECT * FROM (SELECT priority, seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
         AND queue IN (SELECT queue FROM names) ORDER BY priority, seq LIMIT :limit)
     UNION ALL
-    SELECT id, priority, seq FROM conquiet_jobs WHERE state = 'InFlight' AND lease_expires_at <= :now
+    SELECT priority, seq FROM conquiet_jobs WHERE state = 'InFlight' AND lease_expires_at <= :now
         AND queue IN (SELECT queue FROM names)
 ),
-chosen AS (SELECT id FROM candidates ORDER BY priority, seq LIMIT :limit)
+chosen AS (SELECT seq FROM candidates ORDER BY priority, seq LIMIT :limit)
 UPDATE conquiet_jobs SET
     attempts = CASE WHEN state = 'InFlight' THEN json_insert(attempts, '$[#]', json_array(lease_version,
         lease_worker, json(printf('%!.6f', lease_started_at)), json(printf('%!.6f', lease_expires_at)), 'lease expired', NULL,
@@ -41,22 +60,28 @@ UPDATE conquiet_jobs SET
     lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
         THEN NULL ELSE lower(hex(randomblob(16))) END,
     lease_version = lease_version + (state = 'Ready' OR lease_expiries + 1 < :max_lease_expiries),
-    lease_expires_at = :now + :ttl,
+    lease_expires_at = :until,
     lease_ttl = :ttl,
     lease_worker = :worker,
     lease_started_at = :now,
     lease_expiries = lease_expiries + (state = 'InFlight'),
     state = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN 'Failed' ELSE 'InFlight' END
-WHERE id IN (SELECT id FROM chosen)
+WHERE seq IN (SELECT seq FROM chosen)
 RETURNING seq, {columns};
+
+-- name: ack
+-- The usual end of a lease, as `settle` has it.
+UPDATE conquiet_jobs SET state = 'Succeeded', waiting = 0, retry_at = NULL, finished_at = ?, lease_token = NULL,
+    lease_expires_at = NULL
+WHERE id = ? AND lease_token = ? AND state = 'InFlight' AND lease_expires_at > ?;
 
 -- name: settle
 -- Ends a lease, only if the token is the current one and (unless :token_only) has not expired.
 UPDATE conquiet_jobs SET
     state = :state,
     retries = retries + :retry,
-    waiting = :delay IS NOT NULL,
-    retry_at = :now + :delay,
+    waiting = :retry_at IS NOT NULL,
+    retry_at = :retry_at,
     finished_at = CASE WHEN :state IN ('Succeeded', 'Failed') THEN :now END,
     error = CASE WHEN :error IS NOT NULL OR :outcome = 'failed' THEN :error ELSE error END,
     attempts = CASE WHEN :state = 'Succeeded' THEN attempts ELSE json_insert(attempts, '$[#]', json_array(
@@ -67,7 +92,7 @@ WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only 
 
 -- name: heartbeat
 -- Extends a current lease to now + its ttl, never shortens it.
-UPDATE conquiet_jobs SET lease_expires_at = max(lease_expires_at, :now + lease_ttl)
+UPDATE conquiet_jobs SET lease_expires_at = max(lease_expires_at, round(:now + lease_ttl, 6))
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND lease_expires_at > :now
 RETURNING lease_expires_at;
 
@@ -97,14 +122,15 @@ DELETE FROM conquiet_jobs WHERE id = :id AND state IN ('Ready', 'Failed');
 DELETE FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed') AND finished_at <= :now - :older_than;
 
 -- name: next_due
--- When the next job of these queues comes due: at once, after its delay, or when its lease lapses.
+-- When the next job of these queues comes due: at once, after its delay, or when its lease lapses. The first of each in
+-- the order of its index.
 SELECT min(at) FROM (
-    SELECT 0 AS at WHERE EXISTS (SELECT 1 FROM conquiet_jobs
-        WHERE state = 'Ready' AND NOT waiting AND queue IN (SELECT value FROM json_each(:queues)))
+    SELECT (SELECT 0 FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = value
+        ORDER BY priority, seq LIMIT 1) AS at FROM json_each(:queues)
     UNION ALL
-    SELECT min(retry_at) AS at FROM conquiet_jobs
-    WHERE state = 'Ready' AND waiting AND queue IN (SELECT value FROM json_each(:queues))
+    SELECT (SELECT retry_at FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = value
+        ORDER BY retry_at LIMIT 1) FROM json_each(:queues)
     UNION ALL
-    SELECT min(lease_expires_at) FROM conquiet_jobs
-    WHERE state = 'InFlight' AND queue IN (SELECT value FROM json_each(:queues))
+    SELECT (SELECT lease_expires_at FROM conquiet_jobs WHERE state = 'InFlight' AND queue = value
+        ORDER BY lease_expires_at LIMIT 1) FROM json_each(:queues)
 );

@@ -135,8 +135,9 @@ class Settling(Fixtures):
             (RetrySchedule(base_seconds=0.0), 0.0),
             (RetrySchedule(base_seconds=7.0, max_seconds=3.0), 3.0),
             (RetrySchedule(base_seconds=7.0, max_seconds=0.0), 0.0),
+            (RetrySchedule(base_seconds=1e300, max_seconds=1e300), 2 * 100 * 366 * 86_400.0),
         ],
-        ids=["no base", "capped", "no maximum"],
+        ids=["no base", "capped", "no maximum", "a century at most"],
     )
     def test_the_bound_is_the_smaller_of_base_and_maximum(
         self, stores: StoreSource, schedule: RetrySchedule, bound: float

@@ -1,10 +1,10 @@
 CREATE TABLE conquiet_jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     queue TEXT NOT NULL,
     payload TEXT NOT NULL,
     priority INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('Ready', 'InFlight', 'Failed', 'Succeeded')),
+    state TEXT NOT NULL,
     retries INTEGER NOT NULL DEFAULT 0,
     max_retries INTEGER NOT NULL,
     waiting INTEGER NOT NULL DEFAULT 0,

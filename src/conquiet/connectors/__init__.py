@@ -1,0 +1,30 @@
+"""Where transactions come from: each source as a connector for the Consumer Engine, on threads and on asyncio.
+
+The modules are imported when they are first asked for, so that each needs only its own extra to be installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conquiet.connectors.iterable import AsyncIterableConnector, IterableConnector
+    from conquiet.connectors.jobs import AsyncJobConnector, JobConnector
+    from conquiet.connectors.streams import AsyncStreamConnector, StreamConnector
+
+__all__ = [
+    "AsyncIterableConnector",
+    "AsyncJobConnector",
+    "AsyncStreamConnector",
+    "IterableConnector",
+    "JobConnector",
+    "StreamConnector",
+]
+
+_MODULES = {"Iterable": "iterable", "Job": "jobs", "Stream": "streams"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES[name.removeprefix("Async").removesuffix("Connector")]
+    return getattr(import_module(f"conquiet.connectors.{module}"), name)

@@ -1,0 +1,101 @@
+"""Messages of a Redis stream as transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from conquiet.connectors.shells import AsyncSettles, Settles
+from conquiet.errors import MalformedEntryError
+from conquiet.flow import Call, Flow
+from conquiet.queue import AsyncRedisStreamsQueue, MalformedEntry, QueueMessage, RedisStreamsQueue
+from conquiet.task import Outcome, OutcomeStatus, Transaction
+from conquiet.task.exceptions import ExceptionCategory
+
+__all__ = ["AsyncStreamConnector", "StreamConnector"]
+
+
+class _Streams:
+    """Success is acknowledged, and so is a BUSINESS failure that was handled; everything else stays pending.
+
+    Pending means: `claim_stale` will find it, here or in another process. Nothing is retried by the connector.
+    """
+
+    def __init__(
+        self,
+        queue: Any,
+        *,
+        block_ms: int | None = None,
+        on_malformed: Callable[[MalformedEntry], Any] | None = None,
+    ) -> None:
+        """`block_ms`: how long a fetch waits for the first message (default: the queue's own `block_ms`).
+
+        An entry that breaks the format goes to `on_malformed` and is acknowledged after it; without it, the fetch
+        raises `MalformedEntryError`, once the good messages that came with the entry have been handed out.
+        """
+        self._queue = queue
+        self._block_ms = queue.config.block_ms if block_ms is None else block_ms
+        self._on_malformed = on_malformed
+        self._malformed: MalformedEntryError | None = None
+        self._metadata = {"stream": queue.config.stream_key, "group": queue.config.consumer_group}
+
+    def fetch(self, batch_size: int, block_ms: int | None = None) -> Flow[list[Transaction]]:
+        if self._malformed is not None:
+            error, self._malformed = self._malformed, None
+            raise error
+        try:
+            messages = yield Call(self._queue.read, block_ms or self._block_ms, batch_size)
+        except MalformedEntryError as error:
+            messages = error.messages
+            if self._on_malformed is not None:
+                for entry in error.entries:
+                    yield Call(self._on_malformed, entry)
+                    yield Call(self._queue.ack, entry)
+            elif messages:
+                self._malformed = error
+            else:
+                raise
+        metadata = self._metadata
+        return [Transaction(message.id, message.payload, metadata) for message in messages]
+
+    def settled(self, outcomes: Sequence[Outcome]) -> Flow[Collection[Outcome]]:
+        stream, group = self._metadata["stream"], self._metadata["group"]
+        done = [
+            QueueMessage(outcome.transaction_id, {}, stream, group)
+            for outcome in outcomes
+            if outcome.status is OutcomeStatus.SUCCEEDED
+            or (outcome.category is ExceptionCategory.BUSINESS and outcome.handled)
+        ]
+        if done:
+            yield Call(self._queue.ack_many, done)
+        return ()
+
+    def released(self, outcomes: Sequence[Outcome]) -> Flow[None]:
+        return
+        yield  # they are pending: nothing is to be done
+
+
+class StreamConnector(_Streams, Settles):
+    """A `RedisStreamsQueue` for `ConsumerMixin`."""
+
+    def __init__(
+        self,
+        queue: RedisStreamsQueue,
+        *,
+        block_ms: int | None = None,
+        on_malformed: Callable[[MalformedEntry], Any] | None = None,
+    ) -> None:
+        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed)
+
+
+class AsyncStreamConnector(_Streams, AsyncSettles):
+    """An `AsyncRedisStreamsQueue` for `AsyncConsumerMixin`."""
+
+    def __init__(
+        self,
+        queue: AsyncRedisStreamsQueue,
+        *,
+        block_ms: int | None = None,
+        on_malformed: Callable[[MalformedEntry], Any] | None = None,
+    ) -> None:
+        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed)

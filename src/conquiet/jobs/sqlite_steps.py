@@ -1,0 +1,299 @@
+"""The steps of the SQLite store: each one BEGIN IMMEDIATE … COMMIT on the calling thread, or part of a caller's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from conquiet.clock import Clock
+from conquiet.errors import JobConfigError, JobError, StoreUnavailableError
+from conquiet.jobs import schema
+from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.connections import driver_connection
+from conquiet.jobs.model import JobState
+from conquiet.jobs.queries import load, migrations
+from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates, on_grid
+from conquiet.jobs.sqlite_connection import commits_by_itself, connected
+from conquiet.jobs.wakeups import Wakeups
+
+__all__ = ["SqliteSteps"]
+
+_COLUMNS = ", ".join(JobRow._fields)
+_SQL = load("sqlite", columns=_COLUMNS)
+_MIGRATIONS = migrations("sqlite")
+
+
+class SqliteSteps:
+    """One connection, used by one call at a time."""
+
+    def __init__(self, path: str, clock: Clock, synchronous: str) -> None:
+        if path in ("", ":memory:"):  # SQLite would take both for a database that nothing survives
+            raise JobConfigError(
+                "a SQLite store needs a file: sqlite:///jobs.db, or sqlite:////absolute/path.db"
+            )
+        self.path = os.path.abspath(path)  # the same file, wherever the process goes
+        self._pid = os.getpid()
+        self._clock = clock
+        self._synchronous = synchronous
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+        self._wakeups = Wakeups()
+
+    def _now(self) -> float:
+        return on_grid(self._clock.time())
+
+    def _open(self, migrate: str) -> None:
+        with self._translated("open"):
+            self._connection = self._connected()
+        try:
+            # Looked at without the write lock, which somebody's transaction may hold for long.
+            if schema.check_version(self._version(), _MIGRATIONS[-1].version, self.path, migrate):
+                with self._transaction("open"):
+                    self._step_to(None)
+        except BaseException:
+            self._close()
+            raise
+
+    def _connected(self, *begin: str) -> sqlite3.Connection:
+        return connected(self.path, self._synchronous, *begin)
+
+    def _version(self) -> int | None:
+        found = self._execute("SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'").fetchone()
+        return self._execute("SELECT version FROM conquiet_schema").fetchone()[0] or None if found else None
+
+    def _migrate(self, target: int | None) -> list[str]:
+        if self._connection is None and not self._closed:
+            with self._translated("open"):
+                self._connection = self._connected()
+        with self._transaction("migrate"):
+            return self._step_to(target)
+
+    def _step_to(self, target: int | None) -> list[str]:
+        found = self._version()
+        if found is None:
+            self._execute("CREATE TABLE IF NOT EXISTS conquiet_schema (version INTEGER NOT NULL)")
+            self._execute("DELETE FROM conquiet_schema")
+            self._execute("INSERT INTO conquiet_schema VALUES (0)")
+        done = []
+        for name, sql, version in schema.steps(_MIGRATIONS, found or 0, target):
+            for statement in filter(str.strip, sql.split(";")):
+                self._execute(statement)
+            self._execute("UPDATE conquiet_schema SET version = :version", version=version)
+            done.append(name)
+        return done
+
+    def _insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Inserted:
+        try:
+            with self._transaction("enqueue", connection) as theirs:
+                now = self._now()  # here and below: once we have the lock, which may have taken a while
+                if skip or theirs is not None:
+                    rows = self._fresh(rows, skip, theirs)
+                with self._translated("enqueue"):
+                    (theirs or self._open_connection()).executemany(
+                        _SQL["insert"], [_values(queue, row, now) for row in rows]
+                    )
+        except sqlite3.IntegrityError as error:
+            taken = self._taken(rows, None)
+            # All of them, if what was there is gone.
+            double = duplicates((row.id for row in rows), taken) or [row.id for row in rows]
+            raise duplicate_error(double) from error
+        self._wakeups.wake_all()
+        return Inserted(now, [row.id for row in rows])
+
+    def _fresh(self, rows: Sequence[NewRow], skip: bool, theirs: Any) -> Sequence[NewRow]:
+        """Those whose ids are free. Looked up before: in a caller's transaction nothing may be left half done."""
+        if theirs is not None:  # take the write lock, so that nobody adds one of these after we have looked
+            self._execute("DELETE FROM conquiet_jobs WHERE 0", theirs)
+        taken = self._taken(rows, theirs)
+        double = duplicates((row.id for row in rows), taken)
+        if double and not skip:
+            raise duplicate_error(double)
+        first: dict[str, NewRow] = {}
+        for row in rows:
+            if row.id not in taken:
+                first.setdefault(row.id, row)
+        return list(first.values())
+
+    def _taken(self, rows: Sequence[NewRow], theirs: Any) -> set[str]:
+        ids = json.dumps([row.id for row in rows])
+        return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
+
+    def _claim(self, claim: Claim) -> tuple[list[JobRow], bool]:
+        values = {**claim._asdict(), "queues": json.dumps(claim.queues)}
+        with self._transaction("claim"):
+            now = values["now"] = self._now()
+            values["until"] = on_grid(now + claim.ttl)
+            statement = "claim_ready"
+            if self._execute(_SQL["late"], **values).fetchone()[0]:
+                self._execute(_SQL["promote"], **values)
+                values["expired_error"] = EXPIRED_ERROR
+                statement = "claim"
+            claimed = self._execute(_SQL[statement], **values).fetchall()
+        claimed.sort(key=_place)  # RETURNING keeps no order: priority, then seq
+        rows = [JobRow(*row[1:]) for row in claimed]
+        if statement == "claim_ready":
+            return rows, False
+        leased = [row for row in rows if row.state == JobState.IN_FLIGHT]
+        return leased, len(leased) < len(rows)
+
+    def _settle(self, settlements: Sequence[Settlement], connection: Any) -> set[str]:
+        with self._transaction("settle", connection) as theirs:
+            now = self._now()
+            if theirs is None and self._ack_all(settlements, now):
+                current = {end.token for end in settlements}
+            else:
+                # In a transaction that the caller has begun the token alone decides: it may have held the write
+                # lock, and so kept heartbeats and claims out, since before the lease expired. Nobody has claimed
+                # the job if the token is still there.
+                begun = theirs is not None and theirs.in_transaction
+                current = {
+                    end.token
+                    for end in settlements
+                    if self._execute(
+                        _SQL["settle"], theirs, **_settlement(end, now), token_only=begun
+                    ).rowcount
+                }
+        self._wakeups.wake_all()
+        return current
+
+    def _ack_all(self, settlements: Sequence[Settlement], now: float) -> bool:
+        """Acknowledge them at once, as is usual; False, and nothing done, where some are no acks or not current."""
+        if any(end.state is not JobState.SUCCEEDED for end in settlements):
+            return False
+        connection = self._open_connection()
+        with self._translated("ack"):
+            connection.execute("SAVEPOINT acks")
+            values = [(now, end.job_id, end.token, now) for end in settlements]
+            done = connection.executemany(_SQL["ack"], values).rowcount == len(settlements)
+            if not done:
+                connection.execute("ROLLBACK TO acks")
+            connection.execute("RELEASE acks")
+        return done
+
+    def _heartbeat(self, leases: Sequence[tuple[str, str]]) -> dict[str, float]:
+        extended: dict[str, float] = {}
+        with self._transaction("heartbeat"):
+            now = self._now()
+            for job_id, token in leases:
+                for (until,) in self._execute(_SQL["heartbeat"], id=job_id, token=token, now=now).fetchall():
+                    extended[token] = until
+        return extended
+
+    def _data_version(self) -> int:
+        """A number that changes when somebody else commits."""
+        with self._lock:
+            version: int = self._execute("PRAGMA data_version").fetchone()[0]
+            return version
+
+    def _read(self, name: str, **values: Any) -> list[Any]:
+        with self._lock:
+            return self._execute(_SQL[name], **values).fetchall()
+
+    def _write(self, name: str, **values: Any) -> int:
+        with self._transaction(name):
+            return self._execute(_SQL[name], **values).rowcount
+
+    def _begin(self) -> sqlite3.Connection:
+        with self._translated("begin"):
+            return self._connected("BEGIN IMMEDIATE")
+
+    def _end(self, connection: sqlite3.Connection, how: str) -> None:
+        try:
+            with self._translated(how.lower()):
+                if connection.in_transaction:
+                    connection.execute(how)
+        finally:
+            connection.close()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if os.getpid() != self._pid:
+            raise JobError(
+                f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
+                "where SQLite must not use it: open a new one after the fork"
+            )
+        if self._connection is None:
+            raise self._is_closed()
+        return self._connection
+
+    def _is_closed(self) -> JobError:
+        return JobError(f"the store on {self.path} is closed")
+
+    def _execute(self, sql: str, connection: Any = None, **values: Any) -> sqlite3.Cursor:
+        with self._translated("execute"):
+            cursor: sqlite3.Cursor = (connection or self._open_connection()).cursor()
+            cursor.row_factory = None  # the caller's connection may make other rows
+            return cursor.execute(sql, values)
+
+    @contextmanager
+    def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
+        """One atomic step of our own, or a part of the caller's transaction, which the caller commits."""
+        if connection is not None:
+            theirs = driver_connection(connection)
+            if not isinstance(theirs, sqlite3.Connection):
+                raise JobConfigError(
+                    f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(connection).__name__}"
+                )
+            if commits_by_itself(theirs):
+                raise JobConfigError(
+                    "connection= needs a transaction, and this sqlite3 connection commits every statement by "
+                    'itself: execute("BEGIN IMMEDIATE") first'
+                )
+            yield theirs
+            return
+        with self._lock:
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                yield None
+                self._execute("COMMIT")
+            except BaseException:
+                if self._connection is not None and self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self, what: str):  # type: ignore[no-untyped-def]
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
+        except sqlite3.DatabaseError as error:
+            raise StoreUnavailableError(f"{what} on {self.path}: {error}") from error
+
+
+def _values(queue: str, row: NewRow, now: float) -> tuple[Any, ...]:
+    job_id, payload, priority, delay, max_retries, correlation_id = row
+    retry_at = on_grid(now + delay) if delay else None
+    return job_id, queue, payload, priority, max_retries, 1 if delay else 0, retry_at, now, correlation_id
+
+
+def _place(claimed: tuple[Any, ...]) -> tuple[int, int]:
+    return claimed[4], claimed[0]
+
+
+def _settlement(end: Settlement, now: float) -> dict[str, Any]:
+    return {
+        "now": now,
+        "id": end.job_id,
+        "token": end.token,
+        "state": end.state.value,
+        "outcome": end.outcome,
+        "retry": int(end.retry),
+        "retry_at": None if end.delay is None else on_grid(now + end.delay),
+        "error": end.error,
+        "error_type": end.error_type,
+        "category": end.category,
+    }

@@ -1,0 +1,171 @@
+"""Circuit breakers: a platform that fails is left alone for a while, then tried again with a few calls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from enum import StrEnum
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import LocalConfigError
+from conquiet.local.settings import checked_int, checked_seconds
+from conquiet.observe.local_metrics import watch_breaker
+
+__all__ = ["GLOBAL_CIRCUIT_BREAKER", "BreakerState", "CircuitBreaker", "CircuitBreakerRegistry"]
+
+_log = logging.getLogger("conquiet.local")
+
+
+class BreakerState(StrEnum):
+    CLOSED = "CLOSED"  # calls are allowed
+    OPEN = "OPEN"  # calls are denied until the cooldown is over
+    HALF_OPEN = "HALF_OPEN"  # a few trial calls are allowed; the first to return decides
+
+
+_GAUGE = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
+
+
+class CircuitBreaker:
+    """Ask `allow()` before each call, and tell afterwards how it went. Threads may share it.
+
+    `failure_threshold` failures in a row open it for `open_cooldown_seconds`. Then `half_open_probe_count` trial
+    calls are allowed: a success closes it, a failure opens it again. A trial of which nothing is heard for a
+    cooldown counts no more, and another may take its place.
+
+    What is reported while it is open is the end of a call that began before, and changes nothing.
+    """
+
+    def __init__(
+        self,
+        failure_threshold: int = 5,
+        open_cooldown_seconds: float = 300.0,
+        half_open_probe_count: int = 3,
+        clock: Clock = SYSTEM_CLOCK,
+        name: str = "",
+    ) -> None:
+        self.failure_threshold = checked_int("failure_threshold", failure_threshold)
+        self.open_cooldown_seconds = checked_seconds(
+            "open_cooldown_seconds", open_cooldown_seconds, above=0.0
+        )
+        self.half_open_probe_count = checked_int("half_open_probe_count", half_open_probe_count)
+        self.name = name
+        self._clock = clock
+        self._lock = threading.RLock()  # reentrant: a log handler may look at the state
+        self._state = BreakerState.CLOSED
+        self._failures = 0  # in a row
+        self._rate_limits = 0  # of these
+        self._opened_at = 0.0
+        self._probes: list[float] = []  # when each trial began that has not been heard of
+
+    @property
+    def state(self) -> BreakerState:
+        with self._lock:
+            self._look_at_clock()
+            return self._state
+
+    def allow(self) -> bool:
+        """Whether a call may be made now. After True, `record_success` or `record_failure` must follow."""
+        with self._lock:
+            now = self._look_at_clock()
+            if self._state is not BreakerState.HALF_OPEN:
+                return self._state is BreakerState.CLOSED
+            heard_of = now - self.open_cooldown_seconds
+            self._probes = [begun for begun in self._probes if begun > heard_of]
+            if len(self._probes) >= self.half_open_probe_count:
+                return False
+            self._probes.append(now)
+            return True
+
+    def record_success(self) -> None:
+        """A call succeeded: the count of failures begins anew, and a trial closes the breaker."""
+        with self._lock:
+            self._look_at_clock()
+            if self._state is BreakerState.OPEN:
+                return
+            if self._state is BreakerState.HALF_OPEN:
+                if not self._probes:
+                    return  # no trial is out: a call from before it opened
+                self._enter(BreakerState.CLOSED)
+            self._failures = self._rate_limits = 0
+
+    def record_failure(self, rate_limited: bool = False) -> None:
+        """A call failed; a refusal by a rate limit counts as one."""
+        with self._lock:
+            self._look_at_clock()
+            if self._state is BreakerState.OPEN:
+                return
+            if self._state is BreakerState.HALF_OPEN and not self._probes:
+                return
+            self._failures += 1
+            self._rate_limits += rate_limited
+            if self._state is BreakerState.HALF_OPEN or self._failures >= self.failure_threshold:
+                self._enter(BreakerState.OPEN)
+
+    def _look_at_clock(self) -> float:
+        now = self._clock.monotonic()
+        if self._state is BreakerState.OPEN and now - self._opened_at >= self.open_cooldown_seconds:
+            self._enter(BreakerState.HALF_OPEN)
+        return now
+
+    def _enter(self, state: BreakerState) -> None:
+        before, self._state = self._state, state
+        self._probes = []
+        if state is BreakerState.OPEN:
+            self._opened_at = self._clock.monotonic()
+        _log.log(
+            logging.WARNING if state is BreakerState.OPEN else logging.INFO,
+            "circuit breaker %s: %s -> %s after %d failures in a row, %d of them rate limits",
+            self.name or "(unnamed)",
+            before,
+            state,
+            self._failures,
+            self._rate_limits,
+            extra={
+                "event": "breaker_state",
+                "platform": self.name,
+                "state": str(state),
+                "failures": self._failures,
+            },
+        )
+
+
+class CircuitBreakerRegistry:
+    """A breaker per platform, made when it is first asked for, all with the same settings."""
+
+    def __init__(
+        self,
+        failure_threshold: int = 5,
+        open_cooldown_seconds: float = 300.0,
+        half_open_probe_count: int = 3,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings = (failure_threshold, open_cooldown_seconds, half_open_probe_count, clock)
+        CircuitBreaker(*self._settings)  # refuses them now if they are wrong, not at the first platform
+        self._lock = threading.Lock()
+        self._breakers: dict[str, CircuitBreaker] = {}
+
+    def for_platform(self, name: str) -> CircuitBreaker:
+        """The breaker of this platform: always the same one."""
+        if type(name) is not str or not name:
+            raise LocalConfigError(f"a platform's name must be a non-empty str, not {name!r}")
+        with self._lock:
+            breaker = self._breakers.get(name)
+            if breaker is not None:
+                return breaker
+            breaker = self._breakers[name] = CircuitBreaker(*self._settings, name=name)
+        watch_breaker(name, lambda: _GAUGE[breaker.state])
+        return breaker
+
+    def states(self) -> dict[str, BreakerState]:
+        """The state of every breaker there is, by platform."""
+        with self._lock:
+            breakers = dict(self._breakers)
+        return {name: breaker.state for name, breaker in breakers.items()}
+
+    def reset(self) -> None:
+        """Forget all breakers: for tests, between one and the next."""
+        with self._lock:
+            self._breakers.clear()
+
+
+GLOBAL_CIRCUIT_BREAKER = CircuitBreakerRegistry()

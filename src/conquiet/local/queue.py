@@ -1,0 +1,239 @@
+"""The in-process priority and delay queue. Its items live and die with the process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+from typing import Any, TypedDict
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, Parker, utc
+from conquiet.errors import QueueFullError, QueueShutdownError, UnknownPriorityError
+from conquiet.flow import Signal
+from conquiet.local.item import QueueItem
+from conquiet.local.schedule import Bucket, Schedule
+from conquiet.local.settings import QUEUE_SETTINGS, QueueSettings, checked_seconds
+from conquiet.local.waiters import Waiters
+from conquiet.observe.local_metrics import LATENCY_BOUNDS, Latency, watch_queue
+
+__all__ = ["PriorityDelayQueue", "QueueSnapshot"]
+
+_log = logging.getLogger("conquiet.local")
+
+
+class QueueSnapshot(TypedDict):
+    depth: int
+    ready: int
+    scheduled: int
+    shutdown: bool
+
+
+# Of the ready heap: priority value, seq, due time, item, and the rest of the bucket that the item is the head of.
+_Ready = tuple[int, int, float, QueueItem, Bucket | None]
+
+
+class PriorityDelayQueue:
+    """Hands out the item with the lowest priority value, then the earliest, of all whose delay is over.
+
+    Delays run on the clock's monotonic time, so setting the machine's clock neither hastens nor holds up an item.
+    """
+
+    def __init__(self, settings: QueueSettings = QUEUE_SETTINGS, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings = settings
+        self.clock = clock
+        # What every call needs, where it is found fastest: a plain dict, bound methods, plain numbers.
+        self._priorities = dict(settings.priorities)
+        self._time, self._monotonic = clock.time, clock.monotonic
+        self._max_in_memory, self._warn_depth = settings.max_in_memory, settings.warn_depth
+        # Reentrant: a signal handler may call `shutdown` or `snapshot` on top of a thread that holds it.
+        self._lock = threading.RLock()
+        self._ready: list[_Ready] = []
+        self._ready_size = 0
+        self._schedule = Schedule()
+        self._waiters = Waiters()
+        self._seq = count()
+        self._shutdown = False
+        self._latency = Latency()
+        watch_queue(self, self._latency)
+
+    def enqueue(self, job: Any, priority: str = "normal", delay_seconds: float = 0.0) -> QueueItem:
+        """Accept `job`, to be handed out after `delay_seconds`; a delay that is not above 0 is over already."""
+        try:
+            value = self._priorities[priority]
+        except (KeyError, TypeError):
+            raise UnknownPriorityError(
+                f"there is no priority {priority!r}: use one of {', '.join(self._priorities)}, or add it to "
+                "QueueSettings.priorities; nothing was enqueued"
+            ) from None
+        if delay_seconds:
+            delay_seconds = checked_seconds("delay_seconds", delay_seconds)
+        with self._lock:
+            if self._shutdown:
+                raise QueueShutdownError(
+                    "the queue is shut down and takes no more items; nothing was enqueued. Enqueue before "
+                    "shutdown(), or make a new PriorityDelayQueue"
+                )
+            depth = self._ready_size + self._schedule.size
+            if depth >= self._max_in_memory:
+                raise QueueFullError(
+                    f"the queue holds {depth} items, as many as max_in_memory allows; nothing was enqueued. Try "
+                    "again later, add workers, or raise QueueSettings.max_in_memory",
+                    depth,
+                )
+            wall, due = self._time(), self._monotonic()
+            enqueued_at = ready_at = utc(wall)
+            if delay_seconds:
+                ready_at = utc(wall + delay_seconds)
+                due += delay_seconds
+            # What QueueItem(...) does, in half the time.
+            seq = next(self._seq)
+            item = tuple.__new__(QueueItem, (job, priority, value, enqueued_at, ready_at, seq))
+            if delay_seconds > 0:
+                self._schedule_item(due, item)
+            else:
+                heappush(self._ready, (value, seq, due, item, None))
+                self._ready_size += 1
+                if self._waiters:
+                    self._waiters.notify()
+        if depth + 1 == self._warn_depth:  # depth grows one by one: this is the moment of crossing
+            self._warn(depth + 1)
+        return item
+
+    def dequeue(
+        self, block: bool = True, timeout: float | None = None, *, stop: Signal | None = None
+    ) -> QueueItem | None:
+        """The next item; waits for it if `block`, at most `timeout` seconds, and no longer once `stop` is set.
+
+        None when nothing came in that time, or when the queue is shut down and empty.
+        """
+        if timeout is not None:
+            timeout = checked_seconds("timeout", timeout)
+        with self._lock:
+            now = self._monotonic()
+            item = self._take(now)
+            if item is not None and self._waiters:
+                self._hand_on()
+        if item is not None or not block:
+            return item
+        return self._wait(None if timeout is None else now + timeout, stop)
+
+    def snapshot(self) -> QueueSnapshot:
+        """How many items there are; an item whose delay is over counts as ready."""
+        with self._lock:
+            self._promote(self._monotonic())
+            if self._waiters:
+                self._hand_on()
+            ready, scheduled = self._ready_size, self._schedule.size
+            return {
+                "depth": ready + scheduled,
+                "ready": ready,
+                "scheduled": scheduled,
+                "shutdown": self._shutdown,
+            }
+
+    @property
+    def depth(self) -> int:
+        return self._ready_size + self._schedule.size
+
+    def purge(self) -> int:
+        """Throw all items away: for tests, between one and the next. How many there were."""
+        with self._lock:
+            gone = self._ready, self._schedule
+            self._ready, self._schedule, removed = [], Schedule(), self.depth
+            self._ready_size = 0
+            self._waiters.notify_all()
+        del gone  # outside the lock: freeing millions of items takes its time
+        return removed
+
+    def shutdown(self) -> None:
+        """Accept nothing more. What was accepted is still handed out, delayed items when they are due."""
+        with self._lock:
+            self._shutdown = True
+            self._waiters.notify_all()
+
+    def _schedule_item(self, due: float, item: QueueItem) -> None:
+        earlier = due < self._schedule.next_due
+        self._schedule.add(item.priority_value, due, item)
+        if earlier and self._waiters:
+            self._waiters.notify_earlier()
+
+    def _promote(self, now: float) -> None:
+        """Make ready what is due. A bucket moves as one entry, whose head stands in the heap for all of it."""
+        if self._schedule.next_due > now:
+            return
+        for value, bucket in self._schedule.take_due(now):
+            self._ready_size += len(bucket.items)
+            bucket.dues.reverse()  # from here on its head is at the end, where taking it is cheap
+            bucket.items.reverse()
+            head = bucket.items.pop()
+            rest = bucket if bucket.items else None
+            heappush(self._ready, (value, head.seq, bucket.dues.pop(), head, rest))
+
+    def _take(self, now: float) -> QueueItem | None:
+        if self._schedule.next_due <= now:
+            self._promote(now)
+        if not self._ready:
+            return None
+        value, _, due, item, bucket = self._ready[0]
+        if bucket is None:
+            heappop(self._ready)
+        else:
+            head = bucket.items.pop()
+            rest = bucket if bucket.items else None
+            heapreplace(self._ready, (value, head.seq, bucket.dues.pop(), head, rest))
+        self._ready_size -= 1
+        latency = self._latency
+        latency.counts[bisect_left(LATENCY_BOUNDS, now - due)] += 1
+        latency.total += now - due
+        return item
+
+    def _wait(self, deadline: float | None, stop: Signal | None) -> QueueItem | None:
+        parker = Parker()
+        if stop is not None:
+            stop.add_waker(parker.wake)
+        try:
+            while True:
+                with self._lock:
+                    self._waiters.remove(parker)
+                    now = self._monotonic()
+                    item = self._take(now)
+                    if item is not None or self._is_over(now, deadline, stop):
+                        return item
+                    until = deadline
+                    if self._waiters.add(parker, timed=self._schedule.size > 0):
+                        due = self._schedule.next_due
+                        until = due if deadline is None else min(due, deadline)
+                self.clock.wait(parker, None if until is None else until - now)
+        finally:
+            if stop is not None:
+                stop.remove_waker(parker.wake)
+            with self._lock:
+                self._waiters.remove(parker)
+                self._hand_on()
+
+    def _is_over(self, now: float, deadline: float | None, stop: Signal | None) -> bool:
+        return (
+            (self._shutdown and not self._schedule.size)
+            or (deadline is not None and now >= deadline)
+            or (stop is not None and stop.is_set())
+        )
+
+    def _hand_on(self) -> None:
+        if self._shutdown and not self._ready_size and not self._schedule.size:
+            self._waiters.notify_all()  # the last item is gone: nobody will be given one any more
+        else:
+            self._waiters.hand_on(ready=self._ready_size > 0, scheduled=self._schedule.size > 0)
+
+    def _warn(self, depth: int) -> None:
+        _log.warning(
+            "the queue holds %d items (warn_depth): its workers are slower than its producers; at %d it refuses",
+            depth,
+            self.settings.max_in_memory,
+            extra={
+                "event": "queue_backlog",
+                "depth": depth,
+                "max_in_memory": self.settings.max_in_memory,
+            },
+        )

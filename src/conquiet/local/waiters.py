@@ -1,0 +1,63 @@
+"""The threads that wait for an item: a condition variable whose waits are made on an injected clock.
+
+One waiting thread is the *timekeeper*: it sleeps no longer than until the next delayed item is due, the others sleep
+until they are notified (or their own time is up). Nobody is woken for nothing, and no wake-up is lost, because
+
+- whoever is notified leaves the list: a second notification reaches another thread;
+- whoever leaves the queue, with an item, at its time limit or by an exception, hands on: if there is an item for
+  another thread to take, or nobody keeps the time any more, the next one is notified.
+"""
+
+from __future__ import annotations
+
+from conquiet.clock import Parker
+
+__all__ = ["Waiters"]
+
+
+class Waiters:
+    """Not thread-safe: the queue's lock is held around every call. True if anybody waits."""
+
+    __slots__ = ("_timekeeper", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[Parker, None] = {}  # in the order they came
+        self._timekeeper: Parker | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, parker: Parker, *, timed: bool) -> bool:
+        """`parker` is about to wait. True if it has to keep the time; `timed`: there is a time to keep."""
+        self._waiting[parker] = None
+        if timed and self._timekeeper is None:
+            self._timekeeper = parker
+        return self._timekeeper is parker
+
+    def remove(self, parker: Parker) -> None:
+        """`parker` waits no more, for whatever reason."""
+        self._waiting.pop(parker, None)
+        if self._timekeeper is parker:
+            self._timekeeper = None
+
+    def notify(self) -> None:
+        """Wake the one that has waited longest."""
+        self._wake(next(iter(self._waiting), None))
+
+    def notify_all(self) -> None:
+        for parker in list(self._waiting):
+            self._wake(parker)
+
+    def notify_earlier(self) -> None:
+        """The next due time is earlier than it was: whoever keeps the time has to look."""
+        self._wake(self._timekeeper or next(iter(self._waiting), None))
+
+    def hand_on(self, *, ready: bool, scheduled: bool) -> None:
+        """A thread leaves; `ready` and `scheduled` say what there is for those that stay."""
+        if ready or (scheduled and self._timekeeper is None):
+            self.notify()
+
+    def _wake(self, parker: Parker | None) -> None:
+        if parker is not None:
+            self.remove(parker)
+            parker.wake()

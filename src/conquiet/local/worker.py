@@ -1,0 +1,189 @@
+"""The worker: one thread that takes items and hands their jobs to your function."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from conquiet.errors import LocalConfigError
+from conquiet.flow import Signal
+from conquiet.local.failures import error_text, report_failure
+from conquiet.local.item import QueueItem
+from conquiet.local.queue import PriorityDelayQueue
+from conquiet.local.settings import checked_seconds
+from conquiet.observe.local_metrics import LocalWorkerMetrics
+from conquiet.observe.local_spans import JobSpan
+
+__all__ = ["Session", "Worker", "say_what_stays"]
+
+_log = logging.getLogger("conquiet.local")
+
+
+class Session(Protocol):
+    """What a worker needs of a session; SQLAlchemy's `Session` has it."""
+
+    def rollback(self) -> object: ...
+    def close(self) -> object: ...
+
+
+class Worker:
+    """Calls `handler(job)` for one item after the other, on a daemon thread.
+
+    With `session_factory` (a `sessionmaker`, say) it calls `handler(job, session)` with a session of the job's own:
+    the handler commits; if it raises, the session is rolled back; in any case it is closed. A job that fails is
+    logged and remembered in `LAST_EXCEPTIONS`; it is not tried again, and the worker goes on.
+    """
+
+    def __init__(
+        self,
+        queue: PriorityDelayQueue,
+        handler: Callable[..., object],
+        *,
+        session_factory: Callable[[], Session] | None = None,
+        poll_timeout: float = 5.0,
+        name: str = "worker",
+    ) -> None:
+        if not callable(handler):
+            raise LocalConfigError(f"handler must be a function, not {handler!r}")
+        if inspect.iscoroutinefunction(handler):
+            raise LocalConfigError(
+                f"{handler.__qualname__} is a coroutine function, and a worker is a thread: use a plain function"
+            )
+        self._queue = queue
+        self._handler = handler
+        self._session_factory = session_factory
+        self._poll_timeout = checked_seconds("poll_timeout", poll_timeout, above=0.0)
+        self._metrics = LocalWorkerMetrics()
+        self._stopping = Signal()
+        self._thread = threading.Thread(target=self._work, name=f"conquiet {name}", daemon=True)
+        self._started = False
+
+    def start(self) -> None:
+        """Begin. A worker runs once."""
+        if self._started or self._stopping.is_set():
+            raise LocalConfigError("this worker was started or stopped before: make another one")
+        self._started = True
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Work off what is ready, then end. Waits at most `timeout` seconds for that; whether it has ended.
+
+        What is delayed stays in the queue: it is lost with the process, unless another worker takes it.
+        """
+        self.request_stop()
+        return self.join(timeout)
+
+    def request_stop(self) -> None:
+        """`stop` without waiting. Safe in a signal handler."""
+        self._stopping.set()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended, at most `timeout` seconds; whether it has."""
+        if self._started and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self.is_alive()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _work(self) -> None:
+        while self._step():
+            pass
+        self._ended()
+
+    def _step(self) -> bool:
+        """One turn of the loop; False when the worker has to end."""
+        stopping = self._stopping.is_set()
+        item = self._queue.dequeue(not stopping, self._poll_timeout, stop=self._stopping)
+        if item is not None:
+            self._process(item)
+            return True
+        state = self._queue.snapshot()
+        return not stopping and not (state["shutdown"] and state["depth"] == 0)
+
+    def _ended(self) -> None:
+        say_what_stays(self._queue)
+
+    def _process(self, item: QueueItem) -> None:
+        clock = self._queue.clock
+        begun = clock.monotonic()
+        context = (
+            contextvars.copy_context()
+        )  # thrown away after the job, with whatever the handler sets in it
+        span = JobSpan(context, _span_attributes(item))
+        failure: tuple[str, str] | None = None
+        try:
+            context.run(self._handle, item)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: no job may end the worker
+            failure = type(error).__qualname__, error_text(error, limit=1_024)
+            report_failure(item, error)
+        seconds = clock.monotonic() - begun
+        span.end(failure)
+        self._metrics.processed(seconds, failed=failure is not None)
+        if failure is None:
+            _log_done(item, seconds)
+
+    def _handle(self, item: QueueItem) -> None:
+        if self._session_factory is None:
+            self._handler(item.job)
+            return
+        session = self._session_factory()
+        try:
+            self._handler(item.job, session)
+        except BaseException as error:
+            _attempt(session.rollback, error, "its session was not rolled back")
+            _attempt(session.close, error, "its session was not closed")
+            raise
+        session.close()
+
+
+def say_what_stays(queue: PriorityDelayQueue) -> None:
+    """Log how much a worker that ends leaves behind."""
+    scheduled = queue.snapshot()["scheduled"]
+    if scheduled:
+        _log.warning(
+            "the worker has stopped; %d delayed jobs stay in the queue, which is memory of this process: they are "
+            "lost when it ends, unless another worker takes them",
+            scheduled,
+            extra={"event": "worker_stopped", "scheduled": scheduled},
+        )
+
+
+def _attempt(clean_up: Callable[[], object], error: BaseException, note: str) -> None:
+    """Clean up after `error`, which is what has to be told; that this fails too is a note on it."""
+    try:
+        clean_up()
+    except Exception as another:  # noqa: BLE001 - told by the note
+        error.add_note(f"{note}: {type(another).__qualname__}: {error_text(another)}")
+
+
+def _span_attributes(item: QueueItem) -> dict[str, Any]:
+    attributes = {"conquiet.priority": item.priority_label, "conquiet.seq": item.seq}
+    correlation_id = getattr(item.job, "correlation_id", None)
+    if correlation_id is not None:  # OpenTelemetry has no None
+        attributes["conquiet.correlation_id"] = str(correlation_id)
+    return attributes
+
+
+def _log_done(item: QueueItem, seconds: float) -> None:
+    if _log.isEnabledFor(logging.DEBUG):
+        correlation_id = getattr(item.job, "correlation_id", None)
+        _log.debug(
+            "job done: correlation_id=%r priority=%s seq=%d in %.3f s",
+            correlation_id,
+            item.priority_label,
+            item.seq,
+            seconds,
+            extra={"event": "job_done", "correlation_id": correlation_id, "seq": item.seq},
+        )

@@ -1,0 +1,14 @@
+"""What a Prometheus server reads."""
+
+from __future__ import annotations
+
+__all__ = ["exposition"]
+
+
+def exposition() -> tuple[bytes, str] | None:
+    """The metrics of this process and their content type; None where prometheus_client is not installed."""
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    except ImportError:
+        return None
+    return generate_latest(), CONTENT_TYPE_LATEST

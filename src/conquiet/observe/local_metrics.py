@@ -1,0 +1,166 @@
+"""Prometheus metrics of the in-process queue, its workers and the circuit breakers.
+
+Nothing happens where prometheus_client is not installed, and nothing here ever raises: metrics are not worth a job.
+Depth, latency and breaker state are read when somebody scrapes; until then an item costs two additions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Protocol
+
+__all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
+
+_log = logging.getLogger("conquiet.observe")
+
+LATENCY_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Latency:
+    """A histogram in plain numbers, for its owner to add to under a lock of its own.
+
+    To observe in prometheus_client's Histogram takes longer than to take an item out of the queue.
+    """
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)  # above the last bound come the rest
+        self.total = 0.0
+
+    def add(self, other: Latency) -> None:
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+
+class Measured(Protocol):
+    """What is read from a queue."""
+
+    @property
+    def depth(self) -> int: ...
+
+
+def watch_queue(queue: Measured, latency: Latency) -> None:
+    """Show this queue's depth and latency, added to those of the others in this process."""
+    _QUEUES.add(queue, latency)
+    try:
+        _families()
+    except Exception:  # noqa: BLE001 - metrics never raise
+        _say_once()
+
+
+def watch_breaker(platform: str, value: Callable[[], float]) -> None:
+    """Show `value()` as the state of the platform's breaker: 0 closed, 1 half-open, 2 open."""
+    try:
+        families = _families()
+        if families is not None:
+            families[2].labels(platform).set_function(value)
+    except Exception:  # noqa: BLE001 - metrics never raise
+        _say_once()
+
+
+class LocalWorkerMetrics:
+    """How long jobs take and how many fail, in the whole process."""
+
+    __slots__ = ("_duration", "_failures")
+
+    def __init__(self) -> None:
+        self._duration: Any = None
+        self._failures: Any = None
+        try:
+            families = _families()
+            if families is not None:
+                self._duration, self._failures, _ = families
+        except Exception:  # noqa: BLE001 - metrics never raise
+            _say_once()
+
+    def processed(self, seconds: float, *, failed: bool) -> None:
+        """A handler has ended, after `seconds`, whether well or not."""
+        if self._duration is not None:
+            _safely(self._duration.observe, seconds)
+            if failed:
+                _safely(self._failures.inc, 1)
+
+
+class _Queues:
+    """Every queue of this process, as a collector of prometheus_client."""
+
+    def __init__(self) -> None:
+        # Reentrant: a queue may be found dead, and `_keep` be called, inside any allocation under this lock.
+        self._lock = threading.RLock()
+        self._alive: dict[weakref.ref[Measured], Latency] = {}
+        self._gone = Latency()
+
+    def add(self, queue: Measured, latency: Latency) -> None:
+        with self._lock:
+            self._alive[weakref.ref(queue, self._keep)] = latency
+
+    def _keep(self, gone: weakref.ref[Measured]) -> None:
+        """What a queue has counted stays counted when it is gone: a total never falls."""
+        with self._lock:
+            self._gone.add(self._alive.pop(gone))
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+
+        latency = Latency()
+        with self._lock:
+            alive = list(self._alive)
+            for counted in (self._gone, *self._alive.values()):
+                latency.add(counted)
+        depth = sum(queue.depth for queue in (ref() for ref in alive) if queue is not None)
+        yield GaugeMetricFamily("conquiet_queue_depth", "Items in the in-process queues", value=depth)
+        buckets, total = [], 0
+        for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), latency.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        yield HistogramMetricFamily(
+            "conquiet_dequeue_latency_histogram",
+            "Seconds from the moment an item was ready until it was taken",
+            buckets=buckets,
+            sum_value=latency.total,
+        )
+
+
+_QUEUES = _Queues()
+
+
+def _safely(record: Callable[[float], None], value: float) -> None:
+    try:
+        record(value)
+    except Exception:  # noqa: BLE001 - metrics never raise
+        _say_once()
+
+
+@cache
+def _say_once() -> None:
+    _log.exception("the metrics backend failed; jobs go on, metrics may be wrong (said once)")
+
+
+def _families() -> tuple[Any, ...] | None:
+    """Duration, failures and breaker states; the queues' own are registered with them."""
+    with _REGISTERING:  # two threads at once would register twice, which is an error
+        return _register()
+
+
+_REGISTERING = threading.RLock()
+
+
+@cache
+def _register() -> tuple[Any, ...] | None:
+    try:
+        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+    except ImportError:
+        return None
+    states = "Circuit breakers: 0 closed, 1 half-open, 2 open"
+    families = (
+        Histogram("conquiet_job_processing_duration", "Seconds that a handler took", buckets=LATENCY_BOUNDS),
+        Counter("conquiet_job_failures_total", "Jobs whose handler failed"),
+        Gauge("conquiet_breaker_state_gauge", states, ["platform"]),
+    )
+    REGISTRY.register(_QUEUES)
+    return families

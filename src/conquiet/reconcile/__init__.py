@@ -1,0 +1,139 @@
+"""Reconciliation: what affiliates claim, against what platforms say.
+
+The rules and the verdict need nothing but the standard library: Spark executors use them too. The rest is loaded when
+it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from conquiet.errors import (
+    AttemptOrderError,
+    MissingDependencyError,
+    PlatformAuthError,
+    PlatformError,
+    PlatformRateLimitError,
+    ReconcileConfigError,
+    ReconcileError,
+    ReportNotFoundError,
+    ReportRefusedError,
+)
+from conquiet.reconcile.job import JobQueue, ReconciliationJob
+from conquiet.reconcile.rules import (
+    DEFAULT_RULES,
+    AlertRule,
+    IntakeRules,
+    Level,
+    RetryRule,
+    RiskRules,
+    Rules,
+    Status,
+    TrustEvent,
+    TrustRules,
+)
+from conquiet.reconcile.verdict import (
+    Metrics,
+    Verdict,
+    alert_for,
+    classify,
+    elapsed_hours,
+    retry_at,
+    risk_priority,
+)
+
+if TYPE_CHECKING:
+    from conquiet.reconcile.alerts import alerts_of
+    from conquiet.reconcile.database import open_database
+    from conquiet.reconcile.fetcher import ADAPTERS, FetchError, FetchOutcome, PlatformFetcher
+    from conquiet.reconcile.http_adapter import HttpAdapter
+    from conquiet.reconcile.intake import create_app
+    from conquiet.reconcile.platforms import AdapterRegistry, Observation, PlatformAdapter
+    from conquiet.reconcile.reconciler import Reconciler
+    from conquiet.reconcile.reconciliation import ReconciliationResult, run_reconciliation
+    from conquiet.reconcile.scheduler import RetryScheduler, resume
+    from conquiet.reconcile.simulated import SimulatedAdapter
+    from conquiet.reconcile.trust import trust_score, trust_scores
+
+__all__ = [
+    "ADAPTERS",
+    "DEFAULT_RULES",
+    "AdapterRegistry",
+    "AlertRule",
+    "AttemptOrderError",
+    "FetchError",
+    "FetchOutcome",
+    "HttpAdapter",
+    "IntakeRules",
+    "JobQueue",
+    "Level",
+    "Metrics",
+    "Observation",
+    "PlatformAdapter",
+    "PlatformAuthError",
+    "PlatformError",
+    "PlatformFetcher",
+    "PlatformRateLimitError",
+    "ReconcileConfigError",
+    "ReconcileError",
+    "Reconciler",
+    "ReconciliationJob",
+    "ReconciliationResult",
+    "ReportNotFoundError",
+    "ReportRefusedError",
+    "RetryRule",
+    "RetryScheduler",
+    "RiskRules",
+    "Rules",
+    "SimulatedAdapter",
+    "Status",
+    "TrustEvent",
+    "TrustRules",
+    "Verdict",
+    "alert_for",
+    "alerts_of",
+    "classify",
+    "create_app",
+    "elapsed_hours",
+    "open_database",
+    "resume",
+    "retry_at",
+    "risk_priority",
+    "run_reconciliation",
+    "trust_score",
+    "trust_scores",
+]
+
+_LATER = {
+    "alerts": ("alerts_of",),
+    "database": ("open_database",),
+    "fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
+    "http_adapter": ("HttpAdapter",),
+    "intake": ("create_app",),
+    "platforms": ("AdapterRegistry", "Observation", "PlatformAdapter"),
+    "reconciler": ("Reconciler",),
+    "reconciliation": ("ReconciliationResult", "run_reconciliation"),
+    "scheduler": ("RetryScheduler", "resume"),
+    "simulated": ("SimulatedAdapter",),
+    "trust": ("trust_score", "trust_scores"),
+}
+_MODULES = {name: module for module, names in _LATER.items() for name in names}
+_EXTRAS = {"sqlalchemy": "reconcile", "starlette": "web"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)  # a fixed table: what is asked for chooses from it, and imports nothing else
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise MissingDependencyError(
+            f'conquiet.reconcile.{name} needs the package {error.name}: pip install "conquiet[{extra}]"'
+        ) from error
+    globals()[name] = value
+    return value

@@ -1,0 +1,96 @@
+"""The database of the reconciliation: an engine as it is needed, the tables, and the one statement that differs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, make_url, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session, sessionmaker
+
+from conquiet.errors import ReconcileConfigError
+from conquiet.reconcile.models import Base
+
+__all__ = ["create_tables", "insert_or_ignore", "open_database"]
+
+_BUSY_SECONDS = 10.0  # how long a SQLite connection waits for another one's write lock
+_CREATING = 0x636F6E71_7265636F  # the advisory lock under which tables are created
+
+
+def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
+    """Sessions on `sqlite:///file.db` or `postgresql://…`, with the tables in place.
+
+    The engine is `sessions.kw["bind"]`; `dispose()` it at the end.
+    """
+    url = _url(dsn)
+    # Claims are somebody's business figures: they stay out of error texts.
+    options: dict[str, Any] = {"hide_parameters": True, "pool_size": pool_size, "max_overflow": 2 * pool_size}
+    if url.get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": _BUSY_SECONDS}
+    else:
+        options["pool_pre_ping"] = True  # a server may have been restarted since
+    engine = create_engine(url, **options)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+    try:
+        create_tables(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+def create_tables(engine: Engine) -> None:
+    """Create what is not there yet. Several processes may start at once: one creates, the others wait."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        Base.metadata.create_all(connection)
+
+
+def insert_or_ignore(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+    """Insert a row unless one with its key is there; True if it was inserted.
+
+    While another transaction inserts the same key, both databases wait for its end.
+    """
+    return connection.execute(_insert_or_ignore(connection.dialect.name, table), values).rowcount == 1
+
+
+@cache
+def _insert_or_ignore(dialect: str, table: Table) -> Any:
+    insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    # Otherwise SQLAlchemy keeps the count of rows for UPDATE and DELETE only.
+    return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+
+
+def _url(dsn: str) -> URL:
+    try:
+        url = make_url(dsn)
+    except ArgumentError:
+        raise ReconcileConfigError(
+            "the DSN is no URL: use sqlite:///reports.db or postgresql://user@host/database"
+        ) from None
+    backend = url.get_backend_name()
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if backend == "sqlite" and url.database and ":memory:" not in url.database:
+        return url
+    raise ReconcileConfigError(
+        f"reports are kept in a SQLite file or on PostgreSQL, not in {backend}://…: use sqlite:///reports.db "
+        "or postgresql://user@host/database"
+    )
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    try:
+        # Readers do not wait for the writer; FULL: what is committed survives the power switch.
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+    finally:
+        cursor.close()

@@ -1,0 +1,60 @@
+"""What travels through a queue: which report, which attempt, how urgent, and whose request it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from conquiet.errors import PayloadError
+
+__all__ = ["JobQueue", "ReconciliationJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationJob:
+    """One attempt at one report.
+
+    `attempt` makes delivery idempotent: a job that comes twice names an attempt that is recorded already.
+    """
+
+    affiliate_report_id: int
+    priority: str = "normal"
+    scheduled_at: datetime | None = None
+    correlation_id: str | None = None
+    attempt: int = 1
+
+    def to_payload(self) -> dict[str, Any]:
+        """As JSON, for queues that live outside the process."""
+        return {
+            "affiliate_report_id": self.affiliate_report_id,
+            "priority": self.priority,
+            "scheduled_at": None if self.scheduled_at is None else self.scheduled_at.isoformat(),
+            "correlation_id": self.correlation_id,
+            "attempt": self.attempt,
+        }
+
+    @classmethod
+    def from_payload(cls, payload: dict[str, Any]) -> ReconciliationJob:
+        report_id, attempt = payload.get("affiliate_report_id"), payload.get("attempt", 1)
+        if type(report_id) is not int or type(attempt) is not int or attempt < 1:
+            raise PayloadError(
+                "a reconciliation job needs an integer affiliate_report_id, and attempt from 1 if it has one"
+            )
+        scheduled_at, priority = payload.get("scheduled_at"), payload.get("priority", "normal")
+        try:
+            return cls(
+                affiliate_report_id=report_id,
+                priority=priority,
+                scheduled_at=None if scheduled_at is None else datetime.fromisoformat(scheduled_at),
+                correlation_id=payload.get("correlation_id"),
+                attempt=attempt,
+            )
+        except (TypeError, ValueError) as error:
+            raise PayloadError(f"a reconciliation job's scheduled_at is no ISO 8601 time: {error}") from error
+
+
+class JobQueue(Protocol):
+    """As much of a queue as the intake and the scheduler need; `PriorityDelayQueue` has it."""
+
+    def enqueue(self, job: Any, priority: str = ..., delay_seconds: float = ...) -> Any: ...

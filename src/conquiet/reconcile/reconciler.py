@@ -1,0 +1,44 @@
+"""The handler that workers are given: everything an attempt needs besides its job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.reconcile.job import ReconciliationJob
+from conquiet.reconcile.reconciliation import Fetcher, ReconciliationResult, run_reconciliation
+from conquiet.reconcile.rules import DEFAULT_RULES, Rules
+
+__all__ = ["Reconciler"]
+
+
+class Reconciler:
+    """Call it with a job, and with a session if the worker has one for it; without, it makes its own."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        session_factory: Callable[[], Session],
+        *,
+        rules: Rules = DEFAULT_RULES,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._fetcher = fetcher
+        self._session_factory = session_factory
+        self._rules = rules
+        self._clock = clock
+
+    def __call__(self, job: ReconciliationJob, session: Session | None = None) -> ReconciliationResult:
+        return run_reconciliation(
+            job.affiliate_report_id,
+            fetcher=self._fetcher,
+            session_factory=self._session_factory if session is None else None,
+            session=session,
+            rules=self._rules,
+            clock=self._clock,
+            attempt=job.attempt,
+            correlation_id=job.correlation_id,
+            commit=session is not None,
+        )

@@ -1,0 +1,104 @@
+"""A report as it is handed in: checked field by field, with the reason if it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from conquiet.errors import ReportRefusedError
+from conquiet.reconcile.rules import MAX_CLAIM
+
+__all__ = ["MAX_NAME", "Submission", "checked_name"]
+
+MAX_NAME: Final = 255
+_NAMES = ("affiliate_id", "platform", "post_id")
+_CLAIMS = ("claimed_views", "claimed_clicks", "claimed_conversions")
+_FIELDS = frozenset((*_NAMES, *_CLAIMS, "submitted_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A report that keeps the rules."""
+
+    affiliate_id: str
+    platform: str
+    post_id: str
+    claimed_views: int
+    claimed_clicks: int
+    claimed_conversions: int
+    submitted_at: datetime
+
+    @classmethod
+    def from_payload(
+        cls, payload: Mapping[str, Any], now: datetime, platforms: Collection[str] | None = None
+    ) -> Submission:
+        """The report in `payload`, received at `now`; or `ReportRefusedError` with the field and the reason.
+
+        `submitted_at` may be left out: then it is `now`.
+        """
+        for name in payload:
+            if name not in _FIELDS:
+                raise ReportRefusedError(
+                    f"{_shown(name)} is no field of a report; its fields are: {', '.join(sorted(_FIELDS))}"
+                )
+        affiliate_id, platform, post_id = (checked_name(name, payload.get(name)) for name in _NAMES)
+        if platforms is not None and platform not in platforms:
+            raise ReportRefusedError(
+                f"platform {_shown(platform)} is not known; there are: {', '.join(sorted(platforms))}",
+                "platform",
+            )
+        views, clicks, conversions = (_checked_claim(name, payload.get(name)) for name in _CLAIMS)
+        submitted_at = _checked_time(payload.get("submitted_at"), now)
+        return cls(affiliate_id, platform, post_id, views, clicks, conversions, submitted_at)
+
+
+def checked_name(field: str, value: object) -> str:
+    """Text that both databases can hold."""
+    if value is None:
+        raise ReportRefusedError(f"{field} is missing", field)
+    if not isinstance(value, str) or not value.strip():
+        raise ReportRefusedError(f"{field} must be a text that is not empty, not {_shown(value)}", field)
+    if len(value) > MAX_NAME:
+        raise ReportRefusedError(f"{field} has {len(value)} characters, more than {MAX_NAME}", field)
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ReportRefusedError(f"{field} holds NUL or half a character: {_shown(value)}", field)
+    return value
+
+
+def _checked_claim(field: str, value: object) -> int:
+    if value is None:
+        raise ReportRefusedError(f"{field} is missing", field)
+    if type(value) is not int or not 0 <= value <= MAX_CLAIM:
+        raise ReportRefusedError(
+            f"{field} must be a whole number from 0 to {MAX_CLAIM}, not {_shown(value)}", field
+        )
+    return value
+
+
+def _checked_time(value: object, now: datetime) -> datetime:
+    if value is None:
+        return now
+    field = "submitted_at"
+    try:
+        moment = datetime.fromisoformat(value)  # type: ignore[arg-type]
+        if moment.tzinfo is None:
+            raise ReportRefusedError(f"{field} needs a zone, as in 2026-01-31T12:00:00Z", field)
+        moment = moment.astimezone(UTC)
+    except ReportRefusedError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise ReportRefusedError(
+            f"{field} must be a time as in 2026-01-31T12:00:00Z, not {_shown(value)}", field
+        ) from None
+    if moment > now:
+        raise ReportRefusedError(
+            f"{field} is {moment.isoformat()}, in the future: it is {now.isoformat()} now", field
+        )
+    return moment
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:60] + "…"

@@ -1,0 +1,102 @@
+"""The queue against a plain list: whatever is done to it, it gives what sorting would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from conquiet.local import PriorityDelayQueue, QueueFullError, QueueSettings, QueueShutdownError, schedule
+from conquiet.testing import ManualClock
+from tests.campaign import campaign_size
+
+PRIORITIES = {"high": 0, "normal": 5, "low": 10, "also low": 10}
+CAPACITY = 60
+# Few due times, so that many items share one: quarters add up exactly.
+quarters = st.integers(0, 40).map(lambda number: number / 4)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The oracle is a list of (due, value, seq, job)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.queue = PriorityDelayQueue(QueueSettings(PRIORITIES, CAPACITY, CAPACITY), self.clock)
+        self.expected: list[tuple[float, int, int, Any]] = []
+        self.shut = False
+        self.seq = 0
+
+    @rule(priority=st.sampled_from(sorted(PRIORITIES)), delay=quarters, times=st.integers(1, 8))
+    def enqueue(self, priority: str, delay: float, times: int) -> None:
+        for _ in range(times):
+            job = object()
+            if self.shut or len(self.expected) == CAPACITY:
+                with pytest.raises(QueueShutdownError if self.shut else QueueFullError):
+                    self.queue.enqueue(job, priority, delay)
+                return
+            item = self.queue.enqueue(job, priority, delay)
+            assert item.seq == self.seq
+            self.expected.append((self.clock.monotonic() + delay, PRIORITIES[priority], self.seq, job))
+            self.seq += 1
+
+    @rule(seconds=quarters)
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(times=st.integers(1, 5))
+    def dequeue(self, times: int) -> None:
+        for _ in range(times):
+            due = [entry for entry in self.expected if entry[0] <= self.clock.monotonic()]
+            item = self.queue.dequeue(block=False)
+            if not due:
+                assert item is None
+                return
+            best = min(due, key=lambda entry: entry[1:3])
+            self.expected.remove(best)
+            assert item is not None
+            assert (item.priority_value, item.seq, item.job) == best[1:]
+
+    @precondition(lambda self: self.seq > 50)
+    @rule()
+    def purge(self) -> None:
+        assert self.queue.purge() == len(self.expected)
+        self.expected.clear()
+
+    @precondition(lambda self: self.seq > 100)
+    @rule()
+    def shutdown(self) -> None:
+        self.queue.shutdown()
+        self.shut = True
+
+    @invariant()
+    def the_count_is_right(self) -> None:
+        assert self.queue.depth == len(self.expected)
+
+    @rule()
+    def snapshot(self) -> None:
+        ready = sum(entry[0] <= self.clock.monotonic() for entry in self.expected)
+        depth = len(self.expected)
+        assert self.queue.snapshot() == {
+            "depth": depth,
+            "ready": ready,
+            "scheduled": depth - ready,
+            "shutdown": self.shut,
+        }
+
+
+@pytest.mark.clause("W-01", "W-02", "W-05", "W-08", "W-10")
+@pytest.mark.campaign
+@pytest.mark.parametrize("full", [2, 5, schedule.FULL])
+def test_model(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With small buckets, so that they are halved and closed all the time, and with the real ones."""
+    from hypothesis.stateful import run_state_machine_as_test
+
+    monkeypatch.setattr(schedule, "FULL", full)
+    run_state_machine_as_test(
+        QueueMachine,
+        settings=settings(max_examples=campaign_size(2_000), stateful_step_count=60, deadline=None),
+    )

@@ -255,7 +255,7 @@ for name, ours in (("stream_sync", stream_sync), ("stream_async", stream_async))
     BENCH.compare(
         name,
         unit="transactions",
-        count=20_000,
+        count=10_000,
         ours=ours,
         raw=stream_raw,
         dramatiq=drain("dramatiq", lambda: redis_server().url),

@@ -75,6 +75,20 @@ def test_postgresql_reads_only_what_it_claims(postgres: str) -> None:
     assert read["conquiet_jobs_leased"] <= 2 * CLAIMS
 
 
+@pytest.mark.clause("J-04")
+def test_postgresql_reads_only_the_first_that_comes_due(postgres: str) -> None:
+    """Whoever waits for work asks for it, again and again."""
+    before = reads(postgres)
+    with open_store(postgres) as store:
+        job = store.enqueue("orders", {})
+        with store.listen("orders", "empty"):
+            pass
+        store.discard(job.id)
+    after = wait_for_statistics(postgres, before)
+    for name in ("table", "conquiet_jobs_delayed", "conquiet_jobs_leased"):
+        assert after[name] - before[name] <= 1, name
+
+
 def wait_for_statistics(dsn: str, before: dict[str, int]) -> dict[str, int]:
     """A connection that ends hands in what it counted, a moment later."""
     while (after := reads(dsn))["conquiet_jobs_ready"] == before["conquiet_jobs_ready"]:
@@ -138,17 +152,23 @@ def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None
     connection = sqlite3.connect(sqlite)
     if analyzed:
         connection.execute("ANALYZE")
-    for statement in ("promote", "late", "claim_ready", "claim", "next_due"):
+    for statement in ("promote", "late", "claim_ready", "claim"):
         plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_module._SQL[statement]}", values).fetchall()
         used = [row[3] for row in plan if "conquiet_jobs" in row[3]]
         assert used
         for line in used:
             assert re.match(
-                r"SEARCH conquiet_jobs USING (COVERING )?INDEX"
-                r" (conquiet_jobs_(ready \(queue=|delayed \(queue=\? AND retry_at<|leased \(queue=\? AND lease_expires_at<)"
-                r"|sqlite_autoindex_conquiet_jobs_1 \(id=)",
+                r"SEARCH conquiet_jobs USING (INTEGER PRIMARY KEY \(rowid=|(COVERING )?INDEX conquiet_jobs_"
+                r"(ready \(queue=|delayed \(queue=\? AND retry_at<|leased \(queue=\? AND lease_expires_at<))",
                 line,
             ), line
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_module._SQL['next_due']}", values).fetchall()
+    used = [row[3] for row in plan if "conquiet_jobs" in row[3] or "TEMP" in row[3]]
+    assert len(used) == 3  # the first entry of each index, and nothing is sorted
+    for line in used:
+        assert re.match(
+            r"SEARCH conquiet_jobs USING (COVERING )?INDEX conquiet_jobs_\w+ \(queue=\?\)", line
+        ), line
     connection.close()
 
 

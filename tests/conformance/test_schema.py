@@ -20,7 +20,7 @@ from conquiet.jobs import (
 )
 from conquiet.jobs import migrate as migrate_database
 from conquiet.jobs import postgres as postgres_module
-from conquiet.jobs import sqlite as sqlite_module
+from conquiet.jobs import sqlite_steps as sqlite_module
 from conquiet.jobs.queries import Migration
 from tests.conformance.sources import Source
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 
@@ -25,6 +26,13 @@ from conquiet.errors import ConquietError, redact
 )
 def test_redact_takes_passwords_out_of_dsns_and_nothing_else(text: str, clean: str) -> None:
     assert redact(text) == clean
+
+
+@pytest.mark.parametrize("piece", ["a", "@", ":", "x://", "x://a:", "password='", 'password="\\', "a "])
+def test_redact_takes_no_longer_than_a_text_is_long(piece: str) -> None:
+    began = time.process_time()
+    redact(piece * (1_000_000 // len(piece)) + "@")
+    assert time.process_time() - began < 10  # hours, where the time grows with the square
 
 
 def test_one_root_and_the_docstring_draws_the_whole_tree() -> None:

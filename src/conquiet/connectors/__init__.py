@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conquiet.connectors.iterable import AsyncIterableConnector, IterableConnector
     from conquiet.connectors.jobs import AsyncJobConnector, JobConnector
+    from conquiet.connectors.local import AsyncLocalQueueConnector, LocalQueueConnector
     from conquiet.connectors.streams import AsyncStreamConnector, StreamConnector
 
 __all__ = [
     "AsyncIterableConnector",
     "AsyncJobConnector",
+    "AsyncLocalQueueConnector",
     "AsyncStreamConnector",
     "IterableConnector",
     "JobConnector",
+    "LocalQueueConnector",
     "StreamConnector",
 ]
 
-_MODULES = {"Iterable": "iterable", "Job": "jobs", "Stream": "streams"}
+_MODULES = {"Iterable": "iterable", "Job": "jobs", "LocalQueue": "local", "Stream": "streams"}
 
 
 def __getattr__(name: str) -> Any:

@@ -34,8 +34,8 @@ _PROTOCOL_3 = 196_608
 class PostgresServer(PrivateServer):
     """A PostgreSQL (14 or newer) of one's own, with a random password on its loopback port.
 
-    With `fsync` (the default) a commit is durable as it is in production. Without, it is faster, and
-    survives `kill` but not the machine's power switch.
+    With `fsync` (the default) a commit is durable as it is in production. Without, it is faster, and what was
+    committed in the last moments before a `kill` may be gone after it.
     """
 
     # Fast shutdown: SIGTERM would wait for every client to leave.

@@ -29,9 +29,7 @@ def call_in(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
 
 
 @coroutine
-def _awaited(
-    context: Context, running: Coroutine[Any, Any, Any], awaited: Any
-) -> Generator[Any, Any, Any]:
+def _awaited(context: Context, running: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
     """Await `running` in this task, but in `context`. (A task of its own would be cancelled and fail apart.)"""
     while True:
         step: Callable[[Any], Any] = running.send

@@ -9,8 +9,6 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from conquiet.errors import (
     AbandonedThreadsError,
     CallTimeoutError,
@@ -162,7 +160,7 @@ class Executor:
                 calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
                 if self._closed:
                     calls.close()
-            job = msgspec.to_builtins(context.job)  # it travels as JSON
+            job = context.job.plain()
             return Call(lambda: calls.run(job, timeout=self._timeout))
         found = self._calls.get(id(handler))
         if found is None:
@@ -212,6 +210,6 @@ def _takes_context(handler: Handler) -> bool:
 
 def call_in_child(handler: Handler, plain: dict[str, Any]) -> None:
     """In the child process: the job as an object again, and the handler called. What it returns is dropped."""
-    job = msgspec.convert(plain, Job)
+    job = Job.of_plain(plain)
     context = JobContext(job, None, Signal())
     handler(*((job, context) if _takes_context(handler) else (job,)))

@@ -1,7 +1,7 @@
 """What a job is, as people see it.
 
 Jobs, leases and results are msgspec structs, immutable like frozen dataclasses but made ten times as fast: a worker
-makes several for every job.
+makes several for every job. `gc=False` where an object can hold nothing that leads back to it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from conquiet.errors import JobConfigError
+from conquiet.jobs.checks import checked_int
 
 __all__ = [
     "Attempt",
@@ -40,7 +41,7 @@ class JobState(StrEnum):
     SUCCEEDED = "Succeeded"
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """Temporary, exclusive ownership. `token` is new at every claim, `version` one higher; both fence writes."""
 
     token: str
@@ -50,7 +51,7 @@ class Lease(msgspec.Struct, frozen=True):
     worker: str
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One delivery to a worker, and how it ended. `number` is its lease's version."""
 
     number: int
@@ -83,6 +84,15 @@ class Job(msgspec.Struct, frozen=True):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def plain(self) -> dict[str, Any]:
+        """This job as JSON can carry it, for a process that makes it a Job again with `of_plain`."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @staticmethod
+    def of_plain(plain: dict[str, Any]) -> Job:
+        return msgspec.convert(plain, Job)
 
     def leased_until(self, expires_at: datetime) -> Job:
         """This job after a heartbeat."""
@@ -143,10 +153,7 @@ class RetrySchedule:
     max_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        if type(self.max_retries) is not int or not 0 <= self.max_retries < 2**31:
-            raise JobConfigError(
-                f"RetrySchedule.max_retries must be an int of at least 0, not {self.max_retries!r}"
-            )
+        checked_int("RetrySchedule.max_retries", self.max_retries, 0)
         for name in ("base_seconds", "max_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -16,6 +16,7 @@ from conquiet.jobs.model import Attempt, Job, JobState, Lease
 __all__ = ["EXPIRED_ERROR", "attempt_json", "duplicate_error", "duplicates", "job_of", "on_grid"]
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
+IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
 _STATES = {state.value: state for state in JobState}
 
 
@@ -29,41 +30,57 @@ def on_grid(seconds: float) -> float:
 
 
 def job_of(row: JobRow) -> Job:
+    # Hot, and a name looked up in a named tuple costs as much as building a lease: unpacked at once.
+    (
+        job_id,
+        queue,
+        text,
+        priority,
+        state,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        token,
+        version,
+        expires_at,
+        ttl,
+        worker,
+        _,
+        lease_expiries,
+        error,
+        _,
+        attempts,
+    ) = row
     lease = None
-    if row.state == JobState.IN_FLIGHT and row.lease_token is not None:
-        assert row.lease_expires_at is not None
-        lease = Lease(
-            row.lease_token,
-            row.lease_version,
-            _at(row.lease_expires_at),
-            row.lease_ttl or 0.0,
-            row.lease_worker or "",
-        )
+    if token is not None and state == IN_FLIGHT:
+        lease = Lease(token, version, _at(expires_at), ttl or 0.0, worker or "")
     return Job(
-        row.id,
-        row.queue,
-        payload.decode(row.payload),
-        row.priority,
-        _STATES[row.state],
-        row.retries,
-        row.max_retries,
-        None if row.retry_at is None else _at(row.retry_at),
-        _at(row.enqueued_at),
+        job_id,
+        queue,
+        payload.decode(text),
+        priority,
+        _STATES[state],
+        retries,
+        max_retries,
+        None if retry_at is None else _at(retry_at),
+        _at(enqueued_at),
         lease,
-        row.error,
-        _attempts(row),
-        row.correlation_id,
-        row.lease_expiries,
+        error,
+        () if attempts == "[]" and state != SUCCEEDED else _attempts(row),
+        correlation_id,
+        lease_expiries,
     )
 
 
 def _at(time: Any) -> datetime:
-    return time if isinstance(time, datetime) else utc(time)
+    return time if type(time) is datetime else utc(time)
 
 
 def _attempts(row: JobRow) -> tuple[Attempt, ...]:
-    written = () if row.attempts == "[]" else tuple(_attempt(item) for item in json.loads(row.attempts))
-    if row.state != JobState.SUCCEEDED:
+    written = tuple(_attempt(item) for item in json.loads(row.attempts))
+    if row.state != SUCCEEDED:
         return written
     # The hot path writes no history: what an ack would add stands in the row.
     assert row.lease_started_at is not None

@@ -99,7 +99,8 @@ class SqliteSteps:
                         _SQL["insert"], [_values(queue, row, now) for row in rows]
                     )
         except sqlite3.IntegrityError as error:
-            taken = self._taken(rows, None)
+            with self._lock:
+                taken = self._taken(rows, None)
             # All of them, if what was there is gone.
             double = duplicates((row.id for row in rows), taken) or [row.id for row in rows]
             raise duplicate_error(double) from error

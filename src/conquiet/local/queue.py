@@ -113,18 +113,22 @@ class PriorityDelayQueue:
         with self._lock:
             now = self._monotonic()
             item = self._take(now)
-            if item is not None and self._waiters:
-                self._hand_on()
         if item is not None or not block:
             return item
         return self._wait(None if timeout is None else now + timeout, stop)
+
+    def put_back(self, item: QueueItem) -> None:
+        """Return an item that was taken and not begun: to its old place, whatever the size or state of the queue."""
+        with self._lock:
+            heappush(self._ready, (item.priority_value, item.seq, self._monotonic(), item, None))
+            self._ready_size += 1
+            if self._waiters:
+                self._waiters.notify()
 
     def snapshot(self) -> QueueSnapshot:
         """How many items there are; an item whose delay is over counts as ready."""
         with self._lock:
             self._promote(self._monotonic())
-            if self._waiters:
-                self._hand_on()
             ready, scheduled = self._ready_size, self._schedule.size
             return {
                 "depth": ready + scheduled,

@@ -1,11 +1,16 @@
 """The threads that wait for an item: a condition variable whose waits are made on an injected clock.
 
 One waiting thread is the *timekeeper*: it sleeps no longer than until the next delayed item is due, the others sleep
-until they are notified (or their own time is up). Nobody is woken for nothing, and no wake-up is lost, because
+until they are notified (or their own time is up). Nobody is woken for nothing, and no wake-up is lost, because at any
+time, if somebody waits,
 
-- whoever is notified leaves the list: a second notification reaches another thread;
-- whoever leaves the queue, with an item, at its time limit or by an exception, hands on: if there is an item for
-  another thread to take, or nobody keeps the time any more, the next one is notified.
+- and an item is ready, somebody is on the way: whoever is notified leaves the list, so that the next notification
+  reaches another thread;
+- and an item is delayed, somebody keeps the time or is on the way;
+- and whoever was on the way leaves, with an item, at its time limit or by an exception, it hands on: what is left to
+  do goes to the next one.
+
+A thread that finds an item at once, without waiting, only takes from what there is, and breaks none of this.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from conquiet.local.item import QueueItem
 from conquiet.local.queue import PriorityDelayQueue
 from conquiet.local.settings import checked_seconds
 from conquiet.observe.local_metrics import LocalWorkerMetrics
-from conquiet.observe.local_spans import JobSpan
+from conquiet.observe.spans import Spans
 
 __all__ = ["Session", "Worker", "say_what_stays"]
 
@@ -121,7 +121,8 @@ class Worker:
         context = (
             contextvars.copy_context()
         )  # thrown away after the job, with whatever the handler sets in it
-        span = JobSpan(context, _span_attributes(item))
+        spans = Spans.if_wanted("conquiet.local")
+        span = None if spans is None else spans.start("conquiet.local.job", context, _span_attributes(item))
         failure: tuple[str, str] | None = None
         try:
             context.run(self._handle, item)
@@ -129,7 +130,10 @@ class Worker:
             failure = type(error).__qualname__, error_text(error, limit=1_024)
             report_failure(item, error)
         seconds = clock.monotonic() - begun
-        span.end(failure)
+        if spans is not None:
+            if failure is not None:
+                spans.fail(span, *failure)
+            spans.end(span)
         self._metrics.processed(seconds, failed=failure is not None)
         if failure is None:
             _log_done(item, seconds)

@@ -6,16 +6,15 @@ Depth, latency and breaker state are read when somebody scrapes; until then an i
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Protocol
 
-__all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
+from conquiet.observe.safely import safely
 
-_log = logging.getLogger("conquiet.observe")
+__all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
 
 LATENCY_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -47,20 +46,18 @@ class Measured(Protocol):
 def watch_queue(queue: Measured, latency: Latency) -> None:
     """Show this queue's depth and latency, added to those of the others in this process."""
     _QUEUES.add(queue, latency)
-    try:
-        _families()
-    except Exception:  # noqa: BLE001 - metrics never raise
-        _say_once()
+    safely(_families)
 
 
 def watch_breaker(platform: str, value: Callable[[], float]) -> None:
     """Show `value()` as the state of the platform's breaker: 0 closed, 1 half-open, 2 open."""
-    try:
-        families = _families()
-        if families is not None:
-            families[2].labels(platform).set_function(value)
-    except Exception:  # noqa: BLE001 - metrics never raise
-        _say_once()
+    safely(_watch_breaker, platform, value)
+
+
+def _watch_breaker(platform: str, value: Callable[[], float]) -> None:
+    families = _families()
+    if families is not None:
+        families[2].labels(platform).set_function(value)
 
 
 class LocalWorkerMetrics:
@@ -71,19 +68,19 @@ class LocalWorkerMetrics:
     def __init__(self) -> None:
         self._duration: Any = None
         self._failures: Any = None
-        try:
-            families = _families()
-            if families is not None:
-                self._duration, self._failures, _ = families
-        except Exception:  # noqa: BLE001 - metrics never raise
-            _say_once()
+        safely(self._look_up)
+
+    def _look_up(self) -> None:
+        families = _families()
+        if families is not None:
+            self._duration, self._failures, _ = families
 
     def processed(self, seconds: float, *, failed: bool) -> None:
         """A handler has ended, after `seconds`, whether well or not."""
         if self._duration is not None:
-            _safely(self._duration.observe, seconds)
+            safely(self._duration.observe, seconds)
             if failed:
-                _safely(self._failures.inc, 1)
+                safely(self._failures.inc, 1)
 
 
 class _Queues:
@@ -127,18 +124,6 @@ class _Queues:
 
 
 _QUEUES = _Queues()
-
-
-def _safely(record: Callable[[float], None], value: float) -> None:
-    try:
-        record(value)
-    except Exception:  # noqa: BLE001 - metrics never raise
-        _say_once()
-
-
-@cache
-def _say_once() -> None:
-    _log.exception("the metrics backend failed; jobs go on, metrics may be wrong (said once)")
 
 
 def _families() -> tuple[Any, ...] | None:

@@ -131,7 +131,7 @@ class StreamOperations:
             chunk = ids[start : start + _CHUNK_ROWS]
             command = pack("XACK", self._stream, self._group, *chunk)
             acked += yield from self._exchange(self._what(what, *chunk[:1]), command)
-        self._metrics.acked(len(ids))
+            self._metrics.acked(len(chunk))  # what is done counts, whatever becomes of the next chunk
         return acked
 
     def ack(self, message: Delivered) -> Flow[None]:

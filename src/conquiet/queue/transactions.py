@@ -91,7 +91,7 @@ class HandledEntries:
             raise QueueConfigError(f"{table!r} is no table name: letters, digits and _ only, at most 63")
         self._create = (
             f"CREATE TABLE IF NOT EXISTS {table} (stream_key TEXT NOT NULL, consumer_group TEXT NOT NULL, "
-            "entry_id TEXT NOT NULL, handled_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+            "entry_id TEXT NOT NULL, handled_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP, "
             "PRIMARY KEY (stream_key, consumer_group, entry_id))"
         )
         self._insert = (

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from conquiet.reconcile.reconciler import Reconciler
     from conquiet.reconcile.reconciliation import ReconciliationResult, run_reconciliation
     from conquiet.reconcile.scheduler import RetryScheduler, resume
+    from conquiet.reconcile.service import ReconciliationService
     from conquiet.reconcile.simulated import SimulatedAdapter
     from conquiet.reconcile.trust import trust_score, trust_scores
 
@@ -80,6 +81,7 @@ __all__ = [
     "Reconciler",
     "ReconciliationJob",
     "ReconciliationResult",
+    "ReconciliationService",
     "ReportNotFoundError",
     "ReportRefusedError",
     "RetryRule",
@@ -115,6 +117,7 @@ _LATER = {
     "reconciler": ("Reconciler",),
     "reconciliation": ("ReconciliationResult", "run_reconciliation"),
     "scheduler": ("RetryScheduler", "resume"),
+    "service": ("ReconciliationService",),
     "simulated": ("SimulatedAdapter",),
     "trust": ("trust_score", "trust_scores"),
 }

@@ -118,6 +118,14 @@ def text_of(error: BaseException) -> str:
     return cut(redact(_text(error)))
 
 
+def type_name(error: BaseException) -> str:
+    """The class of `error` as OpenTelemetry wants it: with its module, unless it is built in."""
+    if isinstance(error, RedactedError):
+        return error.error_type
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def cut(text: str) -> str:
     """At most 1 KiB of `text`, as UTF-8 can hold it."""
     return text[:1_024].encode("utf-8", "replace")[:1_024].decode("utf-8", "ignore")
@@ -143,7 +151,15 @@ def _text(error: BaseException) -> str:
         return "(no readable text)"
 
 
-_TEXTS = ("message", "strerror", "filename", "filename2", "msg", "text", "reason")  # where the common ones keep theirs
+_TEXTS = (
+    "message",
+    "strerror",
+    "filename",
+    "filename2",
+    "msg",
+    "text",
+    "reason",
+)  # where the common ones keep theirs
 
 
 def _cleaned(one: BaseException) -> BaseException:
@@ -181,7 +197,7 @@ def _stand_in(one: BaseException) -> BaseException:
     if isinstance(one, TransactionException):
         stand_in = TransactionException(text, one.category, one.transaction_id)
     else:
-        stand_in = RedactedError(type(one).__qualname__, text)
+        stand_in = RedactedError(type_name(one), text)
     stand_in.__cause__, stand_in.__context__ = one.__cause__, one.__context__
     stand_in.__suppress_context__ = one.__suppress_context__
     for note in getattr(one, "__notes__", ()):

@@ -50,9 +50,7 @@ class Fetching:
         while True:
             try:
                 found = yield from self._attempt(size, attempt)
-            except (FetchException, LoopTimeout):
-                raise
-            except AbandonedThreadsError:
+            except (BrokenContract, LoopTimeout, AbandonedThreadsError):
                 raise
             except Exception as error:
                 attempt += 1
@@ -79,15 +77,20 @@ class Fetching:
             found = yield Call(step.call, context, size, timeout=left if loop_ends_first else timeout)
             return _checked(found, size)
         except Exception as error:
-            if loop_ends_first and isinstance(error, CallTimeoutError):
+            # Before the loop's time is up, it was the connector's own call that ran past a limit.
+            if loop_ends_first and isinstance(error, CallTimeoutError) and self._is_over():
                 raise LoopTimeout from error
-            without_secrets(error)
+            failure = without_secrets(error)
             if span is not None:
-                self._cycle.failed(span, error)
-            raise
+                self._cycle.failed(span, failure)
         finally:
-            if span is not None:
-                span.end()
+            if spans is not None:
+                spans.end(span)
+        raise failure  # out here: in the block it would be raised from the one with secrets
+
+    def _is_over(self) -> bool:
+        """Whether the loop's time is up. (A timer may ring a hair before the clock shows its time.)"""
+        return self._deadline is not None and self._deadline - self._clock.monotonic() < 1e-6
 
     def _left(self) -> float | None:
         if self._deadline is None:

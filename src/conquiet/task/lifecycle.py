@@ -10,21 +10,42 @@ of its own, made of the transaction's: what it sets in context variables is seen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from conquiet.clock import Clock
-from conquiet.errors import AbandonedThreadsError, CallTimeoutError
+from conquiet.errors import AbandonedThreadsError, CallTimeoutError, TaskConfigError
 from conquiet.flow import Call, Cancelled, Flow, Sleep, call_in
 from conquiet.observe.spans import Spans
-from conquiet.task.exceptions import ExceptionCategory, TransactionException, text_of, without_secrets
+from conquiet.task.exceptions import (
+    ExceptionCategory,
+    TransactionException,
+    cut,
+    guarded,
+    text_of,
+    type_name,
+    without_secrets,
+)
 from conquiet.task.mixins.policies import ConsumerPolicy, RetryPolicy
 from conquiet.task.outcome import Outcome, OutcomeStatus
 from conquiet.task.strict import forbid_io
 from conquiet.task.transaction import Transaction
 
-__all__ = ["Lifecycle", "Step"]
+__all__ = ["Lifecycle", "Step", "empty"]
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def empty(handler: Handler) -> Handler:
+    """Marks a handler of a base class that does nothing."""
+    handler.__dict__["is_empty"] = True
+    return handler
+
+
+def is_empty(handler: Callable[..., Any]) -> bool:
+    return getattr(handler, "is_empty", False)
 
 
 class Step:
@@ -77,10 +98,12 @@ class Lifecycle:
         self.task_name = name
         # Whether a cancellation is the loop's doing; otherwise the task's code let one out, which is its failure.
         self.is_cut_off = is_cut_off
-        self.spans = Spans.if_wanted("conquiet.task")
-        self.redact: Callable[[str], str] = task.redact
+        self.spans = Spans.if_wanted("conquiet.task", task.tracer_provider)
+        self.redact = guarded(task.redact)
         self.clock = clock
         self._timeout = policy.loop.transaction_timeout
+        if isinstance(task.span_payload_fields, str):
+            raise TaskConfigError(f"{name}.span_payload_fields must be a list of names, not one string")
         self._shown = tuple(task.span_payload_fields)
         self._process = Step(
             "process",
@@ -93,6 +116,8 @@ class Lifecycle:
         self._success = Step(
             "success", "handle_success", task.handle_transaction_success, steps.success.retry, name
         )
+        # A handler that nobody has written is not called, except for its span.
+        self._succeeds_silently = self.spans is None and is_empty(task.handle_transaction_success)
         self._exception = Step(
             "exception", "handle_exception", task.handle_transaction_exception, steps.exception.retry, name
         )
@@ -108,14 +133,18 @@ class Lifecycle:
             if outcome.exception is not None:
                 self.failed(span, outcome.exception)
             return outcome
+        except BaseException as error:
+            self.failed(span, error)
+            raise
         finally:
-            span.end()
+            self.spans.end(span)
 
     def _live(self, life: _Life) -> Flow[Outcome]:
         transaction = life.transaction
         try:
             result = yield from self.attempts(self._process, life, transaction)
-            yield from self.attempts(self._success, life, transaction, result)
+            if not self._succeeds_silently:
+                yield from self.attempts(self._success, life, transaction, result)
         except TransactionException as failure:
             return (yield from self._fail(life, failure))
         return Outcome(
@@ -127,8 +156,7 @@ class Lifecycle:
         )
 
     def _fail(self, life: _Life, failure: TransactionException) -> Flow[Outcome]:
-        if life.out_of_time:
-            life.deadline = None  # the handler still gets its one phase, with its own limits alone
+        life.allow_last_phase()
         handled = True
         try:
             yield from self.attempts(self._exception, life, life.transaction, failure)
@@ -162,12 +190,15 @@ class Lifecycle:
                 or attempt >= retry.max_attempts
             ):
                 raise failure
-            yield from life.pause(retry.delay(attempt - 1), step)
+            yield from life.pause(retry.delay(attempt - 1), step, failure)
 
     def _attempt(self, step: Step, life: _Life, attempt: int, args: tuple[Any, ...]) -> Flow[Any]:
         limit, is_last = life.limit(step.retry.timeout)
         if limit is not None and limit <= 0:
             raise life.ran_out(step)
+        until = (
+            math.inf if limit is None else self.clock.monotonic() + limit - 1e-6
+        )  # a timer may ring a hair early
         context = life.context.copy()
         span = self._span(step, life, attempt, context)
         if step.strict:
@@ -177,13 +208,19 @@ class Lifecycle:
         except AbandonedThreadsError:
             raise  # no call can be made any more: the loop's business
         except (Exception, Cancelled) as error:  # noqa: BLE001 - a task may raise anything: it is its failure
-            failure = self._classified(error, step, life, attempt, limit, is_last)
+            # Before its time was up, it was the task's own call that ran past a limit.
+            timed_out = isinstance(error, CallTimeoutError) and self.clock.monotonic() >= until
+            failure = self._classified(error, step, life, attempt, limit if timed_out else None, is_last)
             if span is not None:
                 self.failed(span, failure)
-        finally:
+        except BaseException as error:
             if span is not None:
-                span.end()
-        raise failure
+                self.failed(span, error)
+            raise
+        finally:
+            if self.spans is not None:
+                self.spans.end(span)
+        raise failure  # out here: in the block it would be raised from one that may hold secrets
 
     def _classified(
         self,
@@ -194,14 +231,15 @@ class Lifecycle:
         limit: float | None,
         is_last: bool,
     ) -> TransactionException:
+        """`limit`: the one it ran past, if it did; `is_last`: that was the transaction's own."""
         if isinstance(error, Cancelled) and life.is_cut_off():
             raise error
-        if isinstance(error, CallTimeoutError) and limit is not None:
-            if is_last:
+        if limit is not None:
+            if is_last and life.is_over():  # and not some inner call, which has a limit of its own
                 return life.ran_out(step, error)
             what = f"ran past its limit of {limit:g} s (attempt {attempt + 1} of {step.retry.max_attempts})"
             return life.failure(step, what, ExceptionCategory.TIMEOUT, error)
-        without_secrets(error)
+        error = without_secrets(error)
         if isinstance(error, TransactionException):
             if error.transaction_id is None:
                 error.transaction_id = life.transaction.id
@@ -223,9 +261,11 @@ class Lifecycle:
 
     def failed(self, span: Any, error: BaseException) -> None:
         """Say on `span` what went wrong, without secrets."""
-        cause = error.__cause__ if isinstance(error, TransactionException) and error.__cause__ else error
         assert self.spans is not None
-        self.spans.fail(span, type(cause).__qualname__, self.redact(text_of(error)))
+        wrapped = isinstance(error, TransactionException) and error.__cause__
+        known = {"category": str(error.category)} if isinstance(error, TransactionException) else {}
+        text = cut(self.redact(text_of(error)))
+        self.spans.fail(span, type_name(wrapped or error), text, **known)
 
     def _described(self, transaction: Transaction) -> dict[str, Any]:
         attributes: dict[str, Any] = {
@@ -236,8 +276,15 @@ class Lifecycle:
             for name in self._shown:
                 value = transaction.payload.get(name)
                 if isinstance(value, str | bool | int | float):
-                    attributes[f"conquiet.payload.{name}"] = value
+                    attributes[f"conquiet.payload.{name}"] = _attribute(value)
         return attributes
+
+
+def _attribute(value: str | bool | int | float) -> str | bool | int | float:
+    """What every exporter can send: short texts, and integers of 64 bits."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        value = str(value)
+    return cut(value) if isinstance(value, str) else value
 
 
 class _Life:
@@ -273,12 +320,21 @@ class _Life:
         left = self.deadline - self._clock.monotonic()
         return (left, True) if timeout is None or left <= timeout else (timeout, False)
 
-    def pause(self, delay: float, step: Step) -> Flow[None]:
+    def is_over(self) -> bool:
+        """Whether the transaction's own time is up. (A timer may ring a hair before the clock shows its time.)"""
+        return self.deadline is not None and self.deadline - self._clock.monotonic() < 1e-6
+
+    def allow_last_phase(self) -> None:
+        """The exception handler gets its one phase in any case; if time is up, with its own limits alone."""
+        if self.out_of_time or self.is_over():
+            self.out_of_time, self.deadline = False, None
+
+    def pause(self, delay: float, step: Step, failure: TransactionException) -> Flow[None]:
         left, is_last = self.limit(delay)
         if left:
             yield Sleep(left)
         if is_last:
-            raise self.ran_out(step)
+            raise self.ran_out(step, failure)
 
     def ran_out(self, step: Step, cause: BaseException | None = None) -> TransactionException:
         self.out_of_time = True

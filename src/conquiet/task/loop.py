@@ -85,7 +85,7 @@ class ConsumeLoop:
         self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
         self._room = Signal()  # a runner is free, or may be
         self._lock = threading.Lock()
-        self._open: set[_Fetched] = set()  # fetched and not finished; who takes one out accounts for it
+        self._open: dict[_Fetched, None] = {}  # fetched and not finished; who takes one out accounts for it
         self._running: dict[str, deque[_Fetched] | None] = {}  # by id; who waits for the one that runs
         self._crew: Crew[_Fetched] = Crew(
             "transaction runner", self._policy.concurrency.value, self._process, clock
@@ -136,16 +136,19 @@ class ConsumeLoop:
             reason = yield from self._drain(reason, deadline, settler)
         except BaseException as error:  # noqa: BLE001 - raised when everything is accounted for
             failure = error
-        failure = (yield from shielded(self._end(settler))) or failure
-        return self._reported(reason, failure)
+        not_released = yield from shielded(self._end(settler))
+        return self._reported(reason, failure, self._crew.failure, not_released)
 
-    def _reported(self, reason: StopReason, failure: BaseException | None) -> ConsumeReport:
+    def _reported(self, reason: StopReason, *failures: BaseException | None) -> ConsumeReport:
         report = self._ledger.report
         report.abandoned_threads += self._calls.abandoned
-        if failure is None:
-            failure = self._crew.failure
-        elif self._crew.failure is not None:
-            failure.add_note(f"and before: {self._crew.failure!r}")
+        found = [failure for failure in failures if failure is not None]
+        found.sort(
+            key=lambda failure: isinstance(failure, Exception)
+        )  # Ctrl-C is not hidden by what came of it
+        failure = found[0] if found else None
+        for other in found[1:]:
+            found[0].add_note(f"and besides: {other!r}")
         report.stop_reason = reason if failure is None else StopReason.ERROR
         self._metrics.publish(report)
         if failure is None:
@@ -206,7 +209,7 @@ class ConsumeLoop:
         fetched = [_Fetched(transaction) for transaction in batch]
         self._ledger.fetched(len(fetched))
         with self._lock:
-            self._open.update(fetched)
+            self._open.update(dict.fromkeys(fetched))
         return fetched
 
     def _wait_for_room(self, deadline: float | None) -> Flow[None]:
@@ -256,12 +259,12 @@ class ConsumeLoop:
         try:
             outcome = yield from self._cycle.run(fetched.transaction, self._context.copy())
         except BaseException as error:
-            self._finished(fetched, fetched.left(error), processed=False)
             if not isinstance(error, Cancelled):
-                self._crew.break_down(error)
-                return
-            raise
-        self._finished(fetched, outcome, processed=True)
+                self._crew.break_down(error)  # first: then this free place is no reason to fetch once more
+            self._finished(fetched, fetched.left(error), processed=False)
+            if isinstance(error, Cancelled):
+                raise
+            return
         if self._calls.abandoned > self._policy.max_abandoned_threads:
             self._crew.break_down(
                 AbandonedThreadsError(
@@ -270,19 +273,20 @@ class ConsumeLoop:
                     "restart the process, and give the calls time limits of their own"
                 )
             )
+        self._finished(fetched, outcome, processed=True)
 
     def _finished(self, fetched: _Fetched, outcome: Outcome, *, processed: bool) -> None:
-        with self._lock:
+        with self._lock:  # out of one hand and into the next at once: the end looks into each of them once
             if fetched not in self._open:
                 return  # cut off and reported already: nothing that it does now is for the loop
-            self._open.remove(fetched)
+            del self._open[fetched]
             left = len(self._open)
-        if processed and self._settling.wanted:
-            self._settling.add(outcome, nothing_else=left == 0)
-        else:
-            self._ledger.add((outcome,), processed=processed)
-            if not processed:
-                self._settling.leave(outcome)
+            if processed and self._settling.wanted:
+                self._settling.add(outcome, nothing_else=left == 0)
+            else:
+                self._ledger.add((outcome,), processed=processed)
+                if not processed:
+                    self._settling.leave(outcome)
         if left < self._policy.concurrency.value and not self._room.is_set():
             self._room.set()
 
@@ -304,19 +308,23 @@ class ConsumeLoop:
             self._settling.no_more.set()
             yield from all_end([settler], self._clock, deadline)
             ended = settler.done
-        return reason if ended else StopReason.LOOP_TIMEOUT
+        if not ended:
+            return StopReason.LOOP_TIMEOUT
+        return StopReason.STOPPED if self._ending.is_set() else reason
 
     def _end(self, settler: Child[None] | None) -> Flow[BaseException | None]:
         """Cut off what still runs, settle what has finished, say what was left. What went wrong doing so."""
         self._cut = True
         self._ending.set()
         self._ledger.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
-        self._leave(list(self._open))
+        with self._lock:
+            left = list(self._open)
+        self._leave(left)
         if settler is not None:
             self._settling.no_more.set()
             yield from all_end([settler], self._clock, self._clock.monotonic() + _SETTLE_GRACE)
             if not settler.done:
                 settler.cancel()
                 settler.abandon()
-                self._settling.give_up()
+            self._settling.give_up()  # where it came to its end, there is nothing
         return (yield from self._settling.release_left(self._source.release))

@@ -42,6 +42,7 @@ class Settling:
         self._has_done = Signal()
         self._full = Signal()  # no use in waiting for more
         self._left: list[Outcome] = []
+        self._unseen: deque[Outcome] = deque()  # for on_outcome
         self._lock = threading.Lock()
         self._given_up = False
         self.no_more = Signal()
@@ -56,8 +57,9 @@ class Settling:
             self._has_done.set()
 
     def leave(self, outcome: Outcome) -> None:
-        """It will not be settled by this loop."""
+        """It will not be settled by this loop, nor was its source asked to."""
         self._left.append(outcome)
+        self._unseen.append(outcome)
 
     def has_room(self) -> bool:
         return len(self._done) < max(_MOST_WAITING, 10 * self._batch_size)
@@ -68,7 +70,11 @@ class Settling:
             yield Sleep(_LINGER, self._full, self.no_more)
             self._full.clear()
             self._has_done.clear()
-            batch = [self._done.popleft() for _ in range(len(self._done))]
+            with self._lock:
+                if self._given_up:
+                    return
+                batch = [self._done.popleft() for _ in range(len(self._done))]
+                self._in_hand = batch
             if batch:
                 yield from self._tell(batch)
                 self._room.set()
@@ -76,12 +82,12 @@ class Settling:
                 return
 
     def give_up(self) -> None:
-        """The source has not answered: what it was not told, or may not have heard, is unsettled."""
+        """The end: what the source was not told by now, or may not have heard, is unsettled."""
         with self._lock:
             self._given_up = True
             outcomes = [*self._in_hand, *self._done]
             self._done.clear()
-        self._account(outcomes, {id(outcome) for outcome in outcomes})
+        self._left += self._account(outcomes, {id(outcome) for outcome in outcomes})
 
     def release_left(self, release: Callable[..., Any] | None) -> Flow[BaseException | None]:
         """Tell the source, if it wants to know, what will never be settled; what went wrong doing so."""
@@ -92,56 +98,65 @@ class Settling:
                 yield Call(release, left, shield=True)
             except Exception as error:  # noqa: BLE001 - a connector may raise anything
                 failure = _failure("release", left, error)
-        if self._on_outcome is not None:
-            yield from self._show(left)
+        yield from self._show()
         return failure
 
     def _tell(self, batch: Sequence[Outcome]) -> Flow[None]:
         refused: set[int] = set()
-        self._in_hand = batch
+        failure: SettleException | None = None
         if self._settle is not None:
             try:
                 # Shielded: whether the source heard a message that was cut off could not be known.
-                refused = {id(outcome) for outcome in (yield Call(self._settle, batch, shield=True)) or ()}
+                refused = _refused(batch, (yield Call(self._settle, batch, shield=True)))
             except Exception as error:  # noqa: BLE001 - a connector may raise anything
                 refused = {id(outcome) for outcome in batch}
-                self._break_down(_failure("settle", batch, error))
+                failure = _failure("settle", batch, error)
         with self._lock:
-            self._in_hand = ()
             if self._given_up:
                 return  # answered too late: all of it was reported as unsettled
+            self._in_hand = ()
         outcomes = self._account(batch, refused)
-        if self._on_outcome is not None:
-            yield from self._show(outcomes)
+        if failure is not None:
+            self._left += outcomes
+            self._break_down(failure)
+        yield from self._show()
 
     def _account(self, batch: Sequence[Outcome], refused: set[int]) -> list[Outcome]:
         outcomes = []
         for outcome in batch:
             if id(outcome) in refused:
                 outcome = msgspec.structs.replace(outcome, status=OutcomeStatus.UNSETTLED)
-                self.leave(outcome)
             outcomes.append(outcome)
         self._ledger.add(outcomes, processed=True)
+        if self._on_outcome is not None:
+            self._unseen += outcomes
         return outcomes
 
-    def _show(self, outcomes: Sequence[Outcome]) -> Flow[None]:
-        for outcome in outcomes:
-            if self._on_outcome is None:
-                return
+    def _show(self) -> Flow[None]:
+        while self._unseen and self._on_outcome is not None:
             try:
-                yield Call(self._on_outcome, outcome)
+                yield Call(self._on_outcome, self._unseen.popleft())
             except Exception as error:  # noqa: BLE001 - the user's own; it ends the loop
                 self._on_outcome = None
-                self._break_down(error)
+                self._break_down(without_secrets(error))
+
+
+def _refused(batch: Sequence[Outcome], answer: Any) -> set[int]:
+    refused = {id(outcome) for outcome in answer or ()}
+    if not refused <= {id(outcome) for outcome in batch}:
+        raise TypeError(
+            "settle must return those of the outcomes it was given that it could not settle, or None"
+        )
+    return refused
 
 
 def _failure(what: str, outcomes: Sequence[Outcome], error: Exception) -> SettleException:
-    without_secrets(error)
+    cause = without_secrets(error)
     ids = ", ".join(outcome.transaction_id for outcome in outcomes[:3])
     more = f" and {len(outcomes) - 3} more" if len(outcomes) > 3 else ""
     failure = SettleException(
         f"the connector could not {what} {len(outcomes)} transactions ({ids}{more}), which are reported as "
         f"unsettled: {type(error).__name__}: {text_of(error)}"
     )
-    failure.__cause__ = error
+    failure.__cause__ = cause
     return failure

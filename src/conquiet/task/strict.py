@@ -8,6 +8,7 @@ installed once, when strict mode is first used, and looks at a context variable:
 from __future__ import annotations
 
 import sys
+import tokenize
 from contextvars import Context, ContextVar
 from functools import cache
 from typing import Any
@@ -18,9 +19,24 @@ __all__ = ["forbid_io"]
 
 _STRICT: ContextVar[bool] = ContextVar("conquiet_strict_io", default=False)
 
-_REFUSED = frozenset(
-    ["open", "os.open", "os.listdir", "os.scandir", "os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown", "os.utime", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess.Popen", "shutil.copyfile", "shutil.move", "shutil.rmtree", "shutil.copytree", "tempfile.mkstemp", "tempfile.mkdtemp", "socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo", "sqlite3.connect", "urllib.Request", "http.client.connect", "ftplib.connect", "smtplib.connect", "imaplib.open", "poplib.connect", "telnetlib.Telnet.open", "webbrowser.open", "mmap.__new__"]
-)
+_FILES = """
+    open glob.glob os.chmod os.chown os.link os.listdir os.mkdir os.remove os.rename os.rmdir os.scandir
+    os.setxattr os.symlink os.truncate os.utime pathlib.Path.glob pathlib.Path.rglob shutil.chown shutil.copyfile
+    shutil.copymode shutil.copystat shutil.copytree shutil.make_archive shutil.move shutil.rmtree
+    shutil.unpack_archive sqlite3.connect tempfile.mkdtemp tempfile.mkstemp
+"""
+_SOCKETS = """
+    ftplib.connect http.client.connect imaplib.open nntplib.connect poplib.connect smtplib.connect socket.bind
+    socket.connect socket.getaddrinfo socket.gethostbyaddr socket.gethostbyname socket.getnameinfo socket.sendmsg
+    socket.sendto telnetlib.Telnet.open urllib.Request webbrowser.open
+"""
+_PROCESSES = """
+    os.exec os.fork os.forkpty os.posix_spawn os.spawn os.startfile os.system pty.spawn subprocess.Popen
+"""
+_REFUSED = frozenset((_FILES + _SOCKETS + _PROCESSES).split())
+
+# An import that comes late, and the source lines of a traceback, are the interpreter's own reading.
+_INTERPRETER = ("<frozen importlib", tokenize.__file__)
 
 
 def forbid_io(context: Context) -> None:
@@ -35,8 +51,12 @@ def _install() -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    if event in _REFUSED and _STRICT.get():
-        raise TransactionException(
-            f"strict mode: process called {event!r}; tasks compute, and leave files, sockets and processes to services",
-            ExceptionCategory.SYSTEM,
-        )
+    if event not in _REFUSED or not _STRICT.get():
+        return
+    if sys._getframe(1).f_code.co_filename.startswith(_INTERPRETER):
+        return
+    raise TransactionException(
+        f"strict mode: process called {event!r}; a task computes, and leaves files, sockets and processes to the "
+        "services it is given (or run it without ConsumerLoopPolicy.strict_io)",
+        ExceptionCategory.SYSTEM,
+    )

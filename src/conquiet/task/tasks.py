@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from conquiet.task.lifecycle import empty
 from conquiet.task.mixins.consumer import AsyncConsumerMixin, ConsumerMixin
 from conquiet.task.transaction import Transaction
 
@@ -20,6 +21,7 @@ class AsyncConsumerTask(AsyncConsumerMixin):
     async def process_transaction(self, transaction: Transaction) -> Any:
         raise NotImplementedError
 
+    @empty
     async def handle_transaction_success(self, transaction: Transaction, result: Any) -> None:
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import time
 from types import TracebackType
@@ -91,7 +92,7 @@ class AutojumpClock:
                     # Many threads that look often would keep each other, and those that run, from running.
                     longest = _LONGEST * max(1.0, len(self._waiting) / 4)
                     self._check_patience()
-                time.sleep(pause)
+                waiter.doze(pause)
                 pause = min(pause * 2, longest)
         finally:
             with self._lock:
@@ -101,15 +102,21 @@ class AutojumpClock:
     def _everybody_waits(self) -> bool:
         # First who takes part, then their parkers: a thread that ends has woken whom it wakes before it is gone.
         threads = (self._caller, *self._threads.busy(self._before))
-        if any(thread not in self._waiting for thread in threads):
-            return False
-        if any(waiter.goes_on(self._now) for waiter in self._waiting.values()):
+        if self._rouse() or any(thread not in self._waiting for thread in threads):
             return False
         return any(waiter.deadline < math.inf for waiter in self._waiting.values())
+
+    def _rouse(self) -> bool:
+        """Tell those who can go on, who would find it out by themselves a little later; whether there are any."""
+        roused = [waiter for waiter in self._waiting.values() if waiter.goes_on(self._now)]
+        for waiter in roused:
+            waiter.rouse()
+        return bool(roused)
 
     def _jump(self) -> None:
         self._now = min(waiter.deadline for waiter in self._waiting.values())
         self._moved_at = time.monotonic()
+        self._rouse()
 
     def _check_patience(self) -> None:
         if time.monotonic() - self._moved_at < self._patience:
@@ -127,9 +134,10 @@ class AutojumpClock:
 class _Waiter:
     """One thread in `wait`. Its parker is looked at under the clock's lock only, so no wake is missed or lost."""
 
-    __slots__ = ("_parker", "deadline", "woken")
+    __slots__ = ("_alarm", "_parker", "deadline", "woken")
 
     def __init__(self, parker: Parker, deadline: float) -> None:
+        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._parker = parker
         self.deadline = deadline
         self.woken = False
@@ -138,6 +146,15 @@ class _Waiter:
         if not self.woken:
             self.woken = self._parker.park(0)
         return self.woken or self.deadline <= now
+
+    def doze(self, seconds: float) -> None:
+        try:
+            self._alarm.get(timeout=seconds)
+        except queue.Empty:
+            pass
+
+    def rouse(self) -> None:
+        self._alarm.put(None)
 
 
 class _LastWaiter(_Waiter):

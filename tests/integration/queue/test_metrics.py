@@ -129,6 +129,18 @@ def test_only_what_was_really_claimed_counts_as_claimed(queues: Any, key: str, r
     assert measured(key) == figures(read=3, reads=1, claimed=2)
 
 
+@pytest.mark.clause("S-27")
+def test_acknowledgements_before_a_failure_count(queues: Any, key: str, gate: Gate) -> None:
+    """More than fit into one command: the first was done, the second is lost."""
+    queue = queues.queue(stream_key=key, client=queues.client(gate.url))
+    queue.enqueue_many([{}] * 1_100)
+    messages = queue.read(1000, 1_100)
+    gate.lose("XACK", nth=2)
+    with pytest.raises(QueueError):
+        queue.ack_many(messages)
+    assert measured(key)["ack"] == 1_000
+
+
 @pytest.mark.clause("S-28")
 @pytest.mark.parametrize("at", ["use", "lookup"])
 def test_a_failing_backend_never_raises(

@@ -160,6 +160,15 @@ def test_an_entry_is_known_by_stream_group_and_id(tmp_path: Path) -> None:
         connection.close()
 
 
+def test_on_postgresql_the_time_of_handling_has_a_zone(postgres_dsn: str) -> None:
+    with psycopg.connect(f"{postgres_dsn}?options=-c%20timezone%3DAsia/Tokyo") as connection:
+        handled = HandledEntries()
+        handled.create_table(connection)
+        handled.first_time(connection, message("1-1"))
+        (at, now) = connection.execute("SELECT handled_at, now() FROM conquiet_handled_entries").fetchone()  # type: ignore[misc]
+        assert at == now  # with a zone: a time without one could not be compared
+
+
 @pytest.mark.parametrize(("end", "first"), [("commit", False), ("rollback", True)])
 def test_on_postgresql_a_second_delivery_at_the_same_time_waits_for_the_first(
     postgres_dsn: str, beside: ThreadPoolExecutor, end: str, first: bool

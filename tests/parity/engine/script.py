@@ -89,7 +89,11 @@ class Script:
 
 
 def retry(
-    attempts: int = 1, timeout: float | None = None, backoff: float = 0.0, multiplier: float = 2.0, cap: float = 0.0
+    attempts: int = 1,
+    timeout: float | None = None,
+    backoff: float = 0.0,
+    multiplier: float = 2.0,
+    cap: float = 0.0,
 ) -> RetryPolicy:
     return RetryPolicy(attempts, timeout, backoff, multiplier, cap)
 

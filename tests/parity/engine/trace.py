@@ -21,7 +21,9 @@ class Trace:
 
     lives: dict[str, list[str]] = field(default_factory=dict)  # by transaction id, in order
     fetches: list[str] = field(default_factory=list)
-    messages: dict[str, list[str]] = field(default_factory=dict)  # of the exceptions that handlers were told of
+    messages: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # of the exceptions that handlers were told of
     settled: Counter[str] = field(default_factory=Counter)
     shown: Counter[str] = field(default_factory=Counter)
     released: Counter[str] = field(default_factory=Counter)
@@ -95,7 +97,15 @@ class Recorder:
             assert report.fetched == report.succeeded + report.failed + report.unsettled
             self.trace.report = {
                 name: getattr(report, name)
-                for name in ("fetched", "processed", "succeeded", "failed", "unsettled", "by_category", "stop_reason")
+                for name in (
+                    "fetched",
+                    "processed",
+                    "succeeded",
+                    "failed",
+                    "unsettled",
+                    "by_category",
+                    "stop_reason",
+                )
             }
         if raised is not None:
             self.trace.raised = "interrupt" if _is_interrupt(raised) else type(raised).__name__

@@ -27,7 +27,9 @@ def on_threads(script: Script, policy: ConsumerPolicy, *, bare: bool = False) ->
         recorder.stop = task.stop
         connector = (BareConnector if bare else ThreadConnector)(task)
         if script.interrupt_at is not None:
-            THREADS.start(Interrupting(clock, script.interrupt_at), "interrupting")
+            interrupting = Interrupting(clock, script.interrupt_at)
+            before = signal.signal(signal.SIGINT, interrupting.tell)
+            THREADS.start(interrupting, "interrupting")
         report = raised = None
         try:
             report = task.consume_transactions(
@@ -35,6 +37,9 @@ def on_threads(script: Script, policy: ConsumerPolicy, *, bare: bool = False) ->
             )
         except BaseException as error:
             raised, report = error, getattr(error, "report", None)
+        finally:
+            if script.interrupt_at is not None:
+                signal.signal(signal.SIGINT, before)
         return recorder.close(report, raised)
 
 
@@ -46,13 +51,14 @@ def on_asyncio(script: Script, policy: ConsumerPolicy, *, bare: bool = False) ->
         recorder.stop = task.stop
         connector = (AsyncBareConnector if bare else AsyncTaskConnector)(task)
         report = raised = None
-        running = asyncio.ensure_future(
-            task.consume_transactions(connector, policy, on_outcome=None if bare else task.show, clock=clock)
-        )
         if script.interrupt_at is not None:
-            asyncio.get_running_loop().call_later(script.interrupt_at, running.cancel)
+            caller = asyncio.current_task()
+            assert caller is not None
+            asyncio.get_running_loop().call_later(script.interrupt_at, caller.cancel)
         try:
-            report = await running
+            report = await task.consume_transactions(
+                connector, policy, on_outcome=None if bare else task.show, clock=clock
+            )
         except BaseException as error:
             raised, report = error, getattr(error, "report", None)
         return recorder.close(report, raised)
@@ -152,30 +158,21 @@ class Interrupting:
         self._told = threading.Event()
 
     def __call__(self) -> None:
-        before = signal.getsignal(signal.SIGINT)
         self._clock.sleep(self._seconds)
-        _HANDLER[0] = self._tell
         os.kill(os.getpid(), signal.SIGINT)
         self._told.wait(10)
-        assert signal.getsignal(signal.SIGINT) is before
 
-    def _tell(self) -> None:
+    def tell(self, *_: object) -> None:
         self._told.set()
         raise KeyboardInterrupt
 
 
-_HANDLER: list[Callable[[], None]] = [lambda: None]
-
-
-def on_sigint(*_: object) -> None:
-    """Installed for the time of a test, by the main thread."""
-    _HANDLER[0]()
-
-
 def transactions(ids: Any) -> Any:
-    """What a scripted fetch brings: "a b" is two transactions, None none, anything else is returned as it is."""
+    """What a scripted fetch brings: "a b" is two transactions, None none, ... None itself, the rest as it is."""
     if ids is None:
         return []
+    if ids is ...:
+        return None
     return [Transaction(name, {"of": name}) for name in ids.split()] if isinstance(ids, str) else ids
 
 

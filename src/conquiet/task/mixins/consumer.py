@@ -12,7 +12,7 @@ from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import TaskConfigError
 from conquiet.flow import ThreadCalls, run, run_async
 from conquiet.task.connector import AsyncConnector, Connector
-from conquiet.task.lifecycle import Lifecycle
+from conquiet.task.lifecycle import Lifecycle, empty
 from conquiet.task.loop import ConsumeLoop, Source
 from conquiet.task.mixins.policies import ConsumerPolicy
 from conquiet.task.outcome import ConsumeReport, Outcome
@@ -27,11 +27,13 @@ class _Consumer:
     """What both variants have: the steps a task may implement, and stop()."""
 
     span_payload_fields: Sequence[str] = ()  # payload fields that spans may show; no other is
+    tracer_provider: Any = None  # an OpenTelemetry TracerProvider of its own; None: the process's
 
     def process_transaction(self, transaction: Transaction) -> Any:
         """The work. Its value goes to the success handler; raise TransactionException(…, BUSINESS) to refuse."""
         raise NotImplementedError
 
+    @empty
     def handle_transaction_success(self, transaction: Transaction, result: Any) -> Any:
         """After `process_transaction` has returned `result`."""
 

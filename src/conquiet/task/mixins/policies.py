@@ -6,13 +6,15 @@ All durations are seconds. Tasks and connectors never see a policy; the engine a
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+import reprlib
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Self, get_type_hints
 
 from conquiet.backoff import exponential
-from conquiet.errors import PolicyError
+from conquiet.errors import PayloadError, PolicyError, redact
+from conquiet.payload import decode, encode
 
 __all__ = [
     "BatchPolicy",
@@ -50,7 +52,9 @@ class _Policy:
         known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
         for key in data:
             if key not in known:
-                raise PolicyError(f"{cls.__name__} has no field {key!r}; it has: {', '.join(sorted(known))}")
+                raise PolicyError(
+                    f"{cls.__name__} has no field {_shown(key)}; it has: {', '.join(sorted(known))}"
+                )
         return cls(
             **{
                 key: types[key].from_dict(value) if is_dataclass(types[key]) else value
@@ -65,7 +69,7 @@ class _Policy:
     def from_json(cls, text: str) -> Self:
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise PolicyError(f"{cls.__name__}: not JSON: {error}") from error
         return cls.from_dict(data)
 
@@ -73,36 +77,43 @@ class _Policy:
         value = getattr(self, name)
         if not (optional and value is None) and (type(value) is not int or value < at_least):
             raise PolicyError(
-                f"{type(self).__name__}.{name} must be an int of at least {at_least}, not {value!r}"
+                f"{type(self).__name__}.{name} must be an int of at least {at_least}, not {_shown(value)}"
             )
 
     def _check_number(self, name: str, at_least: float) -> None:
         value = getattr(self, name)
         if not _is_number(value) or value < at_least:
             raise PolicyError(
-                f"{type(self).__name__}.{name} must be a number of at least {at_least}, not {value!r}"
+                f"{type(self).__name__}.{name} must be a number of at least {at_least}, not {_shown(value)}"
             )
 
     def _check_timeout(self, name: str) -> None:
         value = getattr(self, name)
         if value is not None and (not _is_number(value) or value <= 0):
             raise PolicyError(
-                f"{type(self).__name__}.{name} must be None or a number of seconds above 0, not {value!r}"
+                f"{type(self).__name__}.{name} must be None or a number of seconds above 0, not {_shown(value)}"
             )
 
     def _check_bool(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, bool):
-            raise PolicyError(f"{type(self).__name__}.{name} must be True or False, not {value!r}")
+            raise PolicyError(f"{type(self).__name__}.{name} must be True or False, not {_shown(value)}")
 
     def _check_policy(self, name: str, kind: type) -> None:
         value = getattr(self, name)
         if not isinstance(value, kind):
-            raise PolicyError(f"{type(self).__name__}.{name} must be a {kind.__name__}, not {value!r}")
+            raise PolicyError(f"{type(self).__name__}.{name} must be a {kind.__name__}, not {_shown(value)}")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    )  # false for NaN too
+
+
+def _shown(value: object) -> str:
+    """A refused value in a message: short, and without secrets if it was a DSN by mistake."""
+    return redact(reprlib.repr(value)) if isinstance(value, str | int | float) else type(value).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,25 +219,52 @@ class ExceptionPolicy(_StepPolicy):
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy(_Policy):
-    """Fetching; `extra` is passed to the connector as it is."""
+    """Fetching; `extra` is passed to the connector, as keyword arguments. Each fetch gets a copy of its own."""
 
     retry: RetryPolicy = RetryPolicy()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_policy("retry", RetryPolicy)
+        if isinstance(self.extra, _Extra):
+            return
         extra: object = self.extra
         if not isinstance(extra, Mapping) or not all(isinstance(key, str) for key in extra):
             raise PolicyError("FetchPolicy.extra must be a mapping with string keys")
-        # A copy of its own, through JSON: nobody can change it afterwards, and it can be written down.
+        if "batch_size" in extra:
+            raise PolicyError("FetchPolicy.extra cannot have 'batch_size': that is BatchPolicy.size")
         try:
-            copy = json.loads(json.dumps(dict(self.extra), allow_nan=False))
-        except (TypeError, ValueError) as error:
+            texts = {key: encode({key: value}) for key, value in sorted(extra.items())}
+        except PayloadError as error:
             raise PolicyError(f"FetchPolicy.extra must be JSON: {error}") from error
-        object.__setattr__(self, "extra", copy)
+        object.__setattr__(self, "extra", _Extra(texts))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"retry": self.retry.to_dict(), "extra": json.loads(json.dumps(self.extra))}
+        return {"retry": self.retry.to_dict(), "extra": dict(self.extra)}
+
+
+class _Extra(Mapping[str, Any]):
+    """Kept as JSON text: whoever changes what he was given, nested or not, changes a copy."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self, texts: dict[str, bytes]) -> None:
+        self._texts = texts
+
+    def __getitem__(self, key: str) -> Any:
+        return decode(self._texts[key])[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._texts))  # of the keys: 1 and 1.0 are equal, and different texts
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 @dataclass(frozen=True, slots=True)

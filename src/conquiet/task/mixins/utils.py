@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import wraps
@@ -50,8 +51,11 @@ def with_context_async(
 
     @wraps(fn)
     async def in_context(*args: P.args, **kwargs: P.kwargs) -> T:
-        value: T = await call_in(context.copy(), lambda: fn(*args, **kwargs))
-        return value
+        value: Any = call_in(context.copy(), lambda: fn(*args, **kwargs))
+        if inspect.isawaitable(value):  # one that did not wait for anything has ended by now
+            value = await value
+        ended: T = value
+        return ended
 
     return in_context
 

@@ -1,0 +1,85 @@
+"""Items of the in-process queue as transactions. They live in this process: nothing is redelivered after its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from functools import partial
+
+from conquiet.connectors.shells import AsyncFetches, Fetches
+from conquiet.flow import Call, Flow, Signal, current_fence
+from conquiet.local import PriorityDelayQueue, QueueItem
+from conquiet.task import Outcome, Transaction
+
+__all__ = ["AsyncLocalQueueConnector", "LocalQueueConnector"]
+
+
+class _LocalQueue:
+    """The job is the payload, its item in `metadata["item"]`; the id is the item's number in its queue.
+
+    There is nobody to acknowledge to: a failed job is gone from the queue, and whoever wants it retried enqueues it
+    again. What was fetched and not begun when the loop ended goes back to its place.
+    """
+
+    def __init__(self, queue: PriorityDelayQueue, *, poll_timeout: float = 5.0) -> None:
+        """`poll_timeout`: how many seconds a fetch waits for the first item."""
+        self._queue = queue
+        self._poll_timeout = poll_timeout
+
+    def fetch(self, batch_size: int) -> Flow[list[Transaction]]:
+        item = self._queue.dequeue(block=False)
+        if item is None and self._poll_timeout > 0:
+            item = yield Call(self._wait)
+        items: list[QueueItem] = []
+        while item is not None:
+            items.append(item)
+            item = self._queue.dequeue(block=False) if len(items) < batch_size else None
+        if current_fence().closed:  # given up at its time limit: nobody will take them
+            self._put_back(items)
+            return []
+        return [Transaction(str(one.seq), one.job, {"item": one}) for one in items]
+
+    def _wait(self) -> QueueItem | Awaitable[QueueItem | None] | None:
+        raise NotImplementedError
+
+    def _put_back(self, items: Sequence[QueueItem]) -> None:
+        for item in items:
+            self._queue.put_back(item)
+
+    def _put_back_unbegun(self, outcomes: Sequence[Outcome]) -> None:
+        unbegun = [outcome.transaction for outcome in outcomes if not outcome.attempts]
+        self._put_back([transaction.metadata["item"] for transaction in unbegun if transaction is not None])
+
+
+class LocalQueueConnector(_LocalQueue, Fetches):
+    """A `PriorityDelayQueue` for `ConsumerMixin`."""
+
+    def _wait(self) -> QueueItem | None:
+        return self._queue.dequeue(timeout=self._poll_timeout)
+
+    def release(self, outcomes: Sequence[Outcome]) -> None:
+        self._put_back_unbegun(outcomes)
+
+
+class AsyncLocalQueueConnector(_LocalQueue, AsyncFetches):
+    """A `PriorityDelayQueue` for `AsyncConsumerMixin`."""
+
+    async def _wait(self) -> QueueItem | None:
+        # On a thread, because producers are threads; told to stop, and waited for, so that no item is lost with it.
+        stop = Signal()
+        waiting = asyncio.get_running_loop().run_in_executor(
+            None, partial(self._queue.dequeue, timeout=self._poll_timeout, stop=stop)
+        )
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            stop.set()
+            waiting.add_done_callback(self._return)
+            raise
+
+    def _return(self, waiting: asyncio.Future[QueueItem | None]) -> None:
+        if (item := waiting.result()) is not None:
+            self._queue.put_back(item)
+
+    async def release_async(self, outcomes: Sequence[Outcome]) -> None:
+        self._put_back_unbegun(outcomes)

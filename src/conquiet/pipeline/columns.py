@@ -1,0 +1,18 @@
+"""Columns that most pipelines begin with."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql.functions import col, from_json
+from pyspark.sql.types import DataType
+
+__all__ = ["payload"]
+
+
+def payload(schema: DataType | str, column: str = "data") -> Column:
+    """The JSON text of `column` as a struct named `payload`, parsed in the JVM.
+
+    Null where the text is no JSON object, or not text at all: keep `id` beside it to find out which entry that was.
+    `schema` is a type or a DDL string, such as `"report_id STRING, claimed_views BIGINT"`.
+    """
+    return from_json(col(column), schema).alias("payload")

@@ -1,0 +1,88 @@
+"""The one place that makes a SparkSession."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from conquiet.embedded import find_java, prepare_spark_environment
+
+__all__ = ["spark_session"]
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(
+    app_name: str = "conquiet", master: str | None = None, conf: Mapping[str, object] | None = None
+) -> SparkSession:
+    """A session on `master`: by default all cores of this machine, or whatever `spark-submit` was told.
+
+    `conf` goes to Spark as it is and wins over every default here. If a session is active already, Spark returns
+    that one, with `conf` applied as far as it can still be.
+    """
+    given = {key: _text(value) for key, value in (conf or {}).items()}
+    master = master or given.pop("spark.master", None) or _default_master()
+    local = master is not None and master.startswith("local")
+    if local:
+        prepare_spark_environment()
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # The driver's own JVM is started here; which Python the cluster's machines have is not ours to say.
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    settings = _defaults() | (_local_defaults(master) if local and master is not None else {}) | given
+    builder = SparkSession.Builder().appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _default_master() -> str | None:
+    """None under `spark-submit`, which has decided already: a master set here would override its `--master`."""
+    told = "PYSPARK_GATEWAY_PORT" in os.environ or "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    return None if told else "local[*]"
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        # Times of day mean the same on every machine.
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # A bar for batch work, where somebody looks at a terminal; streaming has `show_progress`.
+        "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
+    }
+
+
+def _local_defaults(master: str) -> dict[str, str]:
+    """What suits one machine: Spark's own defaults are for a cluster (200 shuffle partitions, a web page, …)."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{_driver_memory_mb()}m",
+        "spark.sql.shuffle.partitions": str(_cores(master)),
+        "spark.ui.enabled": "false",
+    }
+
+
+def _driver_memory_mb() -> int:
+    """A third of this machine's memory, between 1 and 8 GiB: the driver is the executor too."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return max(1024, min(8192, total // 3))
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].rstrip("]").split(",")
+    if master.startswith("local-cluster"):
+        return int(inside[0]) * int(inside[1])
+    if master == "local":
+        return 1
+    return os.cpu_count() or 1 if inside[0] == "*" else int(inside[0])
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

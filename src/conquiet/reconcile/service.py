@@ -1,0 +1,107 @@
+"""All of it in one process: the HTTP intake, the queue, the workers and the scheduler, around one database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, utc
+from conquiet.errors import ReconcileConfigError
+from conquiet.local import QUEUE_SETTINGS, PriorityDelayQueue, QueueSettings, WorkerPool
+from conquiet.reconcile.database import open_database
+from conquiet.reconcile.fetcher import PlatformFetcher
+from conquiet.reconcile.intake import create_app
+from conquiet.reconcile.reconciler import Reconciler
+from conquiet.reconcile.rules import DEFAULT_RULES, Rules
+from conquiet.reconcile.scheduler import RetryScheduler, resume
+
+__all__ = ["ReconciliationService"]
+
+_log = logging.getLogger("conquiet.reconcile")
+
+
+class ReconciliationService:
+    """`with ReconciliationService(dsn, fetcher): …`, or give its `app` to an ASGI server, which starts and stops it.
+
+    The queue is memory; the database has everything. Whatever a stop or a crash leaves undone is found at the next
+    start.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        fetcher: PlatformFetcher,
+        *,
+        workers: int = 2,
+        rules: Rules = DEFAULT_RULES,
+        queue_settings: QueueSettings = QUEUE_SETTINGS,
+        scheduler_seconds: float = 5.0,
+        stop_seconds: float = 30.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        # A connection for each worker, the scheduler, and some requests at a time.
+        self.sessions = open_database(dsn, pool_size=workers + 5)
+        self.queue = PriorityDelayQueue(queue_settings, clock)
+        self.scheduler = RetryScheduler(self.sessions, self.queue, clock=clock)
+        self.app: Starlette = create_app(
+            self.sessions,
+            self.queue,
+            platforms=fetcher.platforms,
+            rules=rules,
+            clock=clock,
+            lifespan=self._lifespan,
+        )
+        reconciler = Reconciler(fetcher, self.sessions, rules=rules, clock=clock)
+        self._pool = WorkerPool(self.queue, reconciler, workers, session_factory=self.sessions)
+        self._scheduling = threading.Thread(
+            target=self.scheduler.run, args=(scheduler_seconds,), name="conquiet scheduler", daemon=True
+        )
+        self._stop_seconds = stop_seconds
+        self._clock = clock
+        self._started = False
+
+    def start(self) -> None:
+        """Find what was left undone, then begin. A service runs once."""
+        if self._started:
+            raise ReconcileConfigError("this service was started before: make another one")
+        self._started = True
+        resume(self.sessions, utc(self._clock.time()))
+        self._pool.start()
+        self._scheduling.start()
+
+    def stop(self) -> None:
+        """Take nothing more, finish what is ready, at most for `stop_seconds`; the rest is for the next start."""
+        self.queue.shutdown()
+        self.scheduler.stop()
+        if self._started:
+            self._scheduling.join(self._stop_seconds)
+            if not self._pool.stop(self._stop_seconds):
+                left = self.queue.purge()
+                _log.warning(
+                    "stopped with %d attempts in the queue: they are made after the next start",
+                    left,
+                    extra={"event": "service_stopped", "left": left},
+                )
+                self._pool.join(self._stop_seconds)  # for the attempts that are being made
+        self.sessions.kw["bind"].dispose()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(self.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(self.stop)

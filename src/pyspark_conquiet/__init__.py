@@ -1,0 +1,47 @@
+"""What Spark looks for by itself: with conquiet installed, `format("conquiet")` works and nothing is registered."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Redis streams in and out, and jobs out. Each side is imported where it is used: Spark looks here often."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "conquiet"
+
+    def schema(self) -> StructType:
+        from conquiet.pipeline.source_options import SOURCE_SCHEMA
+
+        return SOURCE_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from conquiet.pipeline.source_batch import ConquietBatchReader
+
+        return ConquietBatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from conquiet.pipeline.source import ConquietStreamReader
+
+        return ConquietStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from conquiet.pipeline.sinks import ConquietBatchWriter
+
+        return ConquietBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from conquiet.pipeline.sinks import ConquietStreamWriter
+
+        return ConquietStreamWriter(self.options, schema, overwrite)

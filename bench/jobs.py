@@ -11,6 +11,7 @@ from itertools import count as numbers
 from pathlib import Path
 from statistics import median
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 
@@ -62,8 +63,6 @@ def enqueue_ours(count: int) -> float:
 
 def enqueue_raw(count: int) -> float:
     """COPY of the same rows into the same table, ids included."""
-    import uuid
-
     with postgres_store() as store, psycopg.connect(store.dsn, autocommit=True) as connection:
 
         def copy() -> None:
@@ -75,7 +74,7 @@ def enqueue_raw(count: int) -> float:
                     cursor.copy(f"COPY conquiet_jobs ({columns}) FROM STDIN") as rows,
                 ):
                     for _ in range(size):
-                        rows.write_row((str(uuid.uuid4()), QUEUE, raw.PAYLOAD, 5, "Ready", 3, now))
+                        rows.write_row((str(uuid4()), QUEUE, raw.PAYLOAD, 5, "Ready", 3, now))
 
         return timed(copy)
 
@@ -108,7 +107,7 @@ async def nothing_awaited(job: Any) -> None:
 
 def worker_drains(store: JobStore, isolation: str) -> float:
     handler = nothing if isolation == "thread" else nothing_awaited
-    worker = JobWorker(store, handler, queues=QUEUE, isolation=isolation, prefetch=500)
+    worker = JobWorker(store, handler, queues=QUEUE, isolation=isolation)
     return timed(worker.run_until_idle)
 
 
@@ -148,29 +147,37 @@ def sqlite_ours(count: int) -> float:
 
 
 def sqlite_raw(count: int) -> float:
+    """The fewest statements for the same contract: unique ids, queues, priorities, a token per lease, an expiry."""
     connection = sqlite3.connect(new_file(), isolation_level=None)
     connection.executescript(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
-        "CREATE TABLE jobs (seq INTEGER PRIMARY KEY, state TEXT, payload TEXT, token TEXT, expires REAL);"
-        "CREATE INDEX ready ON jobs (seq) WHERE state = 'Ready';"
+        "CREATE TABLE jobs (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, queue TEXT NOT NULL,"
+        " priority INTEGER NOT NULL, state TEXT NOT NULL, payload TEXT NOT NULL, token TEXT, expires REAL);"
+        "CREATE INDEX ready ON jobs (queue, priority, seq) WHERE state = 'Ready';"
+        "CREATE INDEX leased ON jobs (queue, expires) WHERE state = 'InFlight';"
     )
 
     def work() -> None:
         for size in raw.batches(count, 100):
+            rows = [(str(uuid4()), QUEUE, raw.PAYLOAD) for _ in range(size)]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
-                "INSERT INTO jobs (state, payload) VALUES ('Ready', ?)", [(raw.PAYLOAD,)] * size
+                "INSERT INTO jobs (id, queue, priority, state, payload) VALUES (?, ?, 5, 'Ready', ?)", rows
             )
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
-            rows = connection.execute(
-                "UPDATE jobs SET state = 'InFlight', token = lower(hex(randomblob(16))), expires = 1 WHERE seq IN"
-                " (SELECT seq FROM jobs WHERE state = 'Ready' ORDER BY seq LIMIT 100) RETURNING seq, token, payload"
+            now = time.time()
+            claimed = connection.execute(
+                "UPDATE jobs SET state = 'InFlight', token = lower(hex(randomblob(16))), expires = ? WHERE seq IN"
+                " (SELECT seq FROM jobs WHERE state = 'Ready' AND queue = ? ORDER BY priority, seq LIMIT 100)"
+                " RETURNING id, token, payload",
+                (now + 60, QUEUE),
             ).fetchall()
             connection.execute("COMMIT")
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
-                "UPDATE jobs SET state = 'Succeeded' WHERE seq = ? AND token = ?", [row[:2] for row in rows]
+                "UPDATE jobs SET state = 'Succeeded' WHERE id = ? AND token = ? AND state = 'InFlight' AND expires > ?",
+                [(job_id, token, now) for job_id, token, _ in claimed],
             )
             connection.execute("COMMIT")
 

@@ -100,7 +100,10 @@ def breaker_ours(count: int) -> None:
 
 
 def promotion_pause_ms() -> float:
-    """The longest single dequeue while a million items that fell due at once are taken."""
+    """The longest single dequeue while a million items that fell due at once are taken.
+
+    In CPU time: nothing in it waits, and what other processes take of the machine is not the queue's pause either.
+    """
     clock = ManualClock()
     items = PriorityDelayQueue(LARGE, clock)
     chance = random.Random(1)
@@ -112,9 +115,9 @@ def promotion_pause_ms() -> float:
     try:
         longest = 0.0
         for _ in range(DUE_AT_ONCE):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             items.dequeue()
-            longest = max(longest, time.perf_counter() - begin)
+            longest = max(longest, time.thread_time() - begin)
     finally:
         gc.unfreeze()
     return longest * 1000

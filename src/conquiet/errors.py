@@ -47,6 +47,7 @@ Families are cut by what the caller can do, not by which module noticed:
         ├── PartialEnqueueError              only the first part of a bulk enqueue is known to be in the stream
         ├── GroupLostError                   the stream or its consumer group is gone: create it, knowing what was lost
         ├── LeaseLostError                   the entry belongs to another consumer by now, or was acknowledged
+        ├── DataLossError                    entries were trimmed before they were read: stop that, or go on without
         └── MalformedEntryError              entries break the format; they stay pending: look, repair, acknowledge
 
 No message carries a secret: text that may hold a DSN goes through `redact` first.
@@ -64,6 +65,7 @@ __all__ = [
     "AttemptOrderError",
     "CallTimeoutError",
     "ConquietError",
+    "DataLossError",
     "DuplicateJobError",
     "FlowError",
     "GroupLostError",
@@ -325,6 +327,10 @@ class GroupLostError(QueueError):
 
 class LeaseLostError(QueueError):
     """A fenced acknowledgement was refused: this consumer does not hold the entry any more."""
+
+
+class DataLossError(QueueError):
+    """Entries were trimmed or deleted before the Spark source could read them. Nothing can bring them back."""
 
 
 class MalformedEntryError(QueueError):

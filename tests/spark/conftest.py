@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from conquiet.embedded import RedisServer
 from conquiet.pipeline import spark_session
 
+QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a JVM that lives for minutes
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -24,6 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "local[2]",
         {
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": QUICK_TO_START,
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.warehouse.dir": warehouse,
             "spark.ui.showConsoleProgress": False,

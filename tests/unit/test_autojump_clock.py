@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_thread_that_runs_holds_the_clock() -> None:
             go_on.wait(10)  # real time: this thread is not waiting on the clock
             return clock.monotonic()
 
-        def main() -> Flow[float]:
+        def main() -> Flow[Any]:
             return (yield Call(running, timeout=5))
 
         releasing = threading.Timer(0.05, go_on.set)
@@ -123,7 +124,7 @@ def test_a_thread_on_its_way_to_its_job_holds_the_clock() -> None:
     for _ in range(200):
         with AutojumpClock() as clock:
 
-            def main(clock: AutojumpClock = clock) -> Flow[float]:
+            def main(clock: AutojumpClock = clock) -> Flow[Any]:
                 return (yield Call(clock.monotonic, timeout=1))
 
             assert run(main(), clock=clock) == 0

@@ -116,6 +116,10 @@ class Backend(Protocol):
     def prune(self, older_than: float) -> Flow[int]:
         """Remove finished jobs that ended so many seconds ago; how many."""
 
+    def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
+        """Seconds until a job of these queues comes due: 0 if one is now, though somebody may have it locked. None if
+        all are finished."""
+
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         """Return when there may be work, after `seconds`, or when `stop` is set."""
 

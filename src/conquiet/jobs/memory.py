@@ -191,6 +191,14 @@ class MemoryBackend:
                 del self._jobs[job_id]
             return len(old)
 
+    def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
+        yield from ()
+        with self._lock:
+            rows = [entry.row for entry in self._jobs.values() if entry.row.queue in queues]
+            due = [row.retry_at or 0.0 for row in rows if row.state == READY]
+            due += [row.lease_expires_at or 0.0 for row in rows if row.state == IN_FLIGHT]
+            return max(min(due) - self._now(), 0.0) if due else None
+
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         with self._wakeups.waiting() as woken:
             with self._lock:

@@ -183,15 +183,19 @@ class PostgresBackend(PostgresConnections):
     def prune(self, older_than: float) -> Flow[int]:
         return (yield from self._count(_SQL["prune"], {"older_than": older_than}, "prune"))
 
+    def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
+        ((due,),) = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
+        return None if due is None else max(due, 0.0)
+
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         self._forget_parents_connections()
         listener = self._listeners.pop() if self._listeners else (yield from self._listen())
         try:
             # It listens: from here on nothing is missed, and what was there before is found now.
-            due = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
-            if due[0][0] is not None:
+            due = yield from self.next_due(queues)
+            if due is not None:
                 # What is due and was not claimed is locked by somebody: look again soon, not at once.
-                seconds = min(seconds, max(due[0][0], _LOCKED_SECONDS))
+                seconds = min(seconds, max(due, _LOCKED_SECONDS))
             with self._translated("listen", listener.connection):
                 yield listener.wait(seconds, stop)
         except BaseException:

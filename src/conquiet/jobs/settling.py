@@ -22,6 +22,10 @@ _log = logging.getLogger("conquiet.jobs")
 
 T = TypeVar("T")
 
+# A worker that has nothing to do for so long is idle, which says nothing about its speed; a shorter time is what the
+# next claim takes.
+_IDLE_SECONDS = 0.1
+
 
 @dataclass(slots=True)
 class WorkerCounts:
@@ -74,7 +78,8 @@ class Settling:
         """A runner has finished with it. Any thread."""
         held.ended = ended
         self._done.append(held)
-        self._has_done.set()
+        if not self._has_done.is_set():  # waking costs as much as the rest; it is cleared before what is done is taken
+            self._has_done.set()
 
     def run(self) -> Flow[None]:
         began, count = self._clock.monotonic(), 0
@@ -84,8 +89,11 @@ class Settling:
             if not batch:
                 if self.no_more.is_set():
                     return
+                idle, idle_from = not self._held, self._clock.monotonic()
                 yield Sleep(None, self._has_done, self.no_more)
-                began, count = self._clock.monotonic(), 0  # idle time says nothing about speed
+                now = self._clock.monotonic()
+                if idle and now - idle_from > _IDLE_SECONDS:
+                    began, count = now, 0
                 continue
             yield from shielded(self._settle(batch))
             self._one_settled.set()
@@ -104,7 +112,7 @@ class Settling:
             if ended.unknown:
                 yield from self._settle_unknown(held)
             elif ended.settled:
-                self._settled(held, "succeeded")
+                self._settled([held], "succeeded")
             elif ended.lost or held.lost:
                 self._discarded(held, ended.error)
             elif ended.given_back:
@@ -125,10 +133,13 @@ class Settling:
             return
         try:
             results, retried = yield from self._enduring(settle)
+            if all(result.ok for result in results):  # as is usual
+                self._settled(batch, outcome)
+                return
             for held, result in zip(batch, results, strict=True):
                 # After a failure it may have happened the first time: the job's own history tells.
                 if result.ok or (retried and (yield from self._is_settled(held, outcome))):
-                    self._settled(held, outcome)
+                    self._settled([held], outcome)
                 else:
                     self._discarded(held, result.error)
         except StoreUnavailableError as error:
@@ -139,7 +150,7 @@ class Settling:
         """Its own transaction was committed or not; only this very lease can have written its attempt."""
         try:
             if (yield from self._is_settled(held, "succeeded")):
-                self._settled(held, "succeeded")
+                self._settled([held], "succeeded")
             else:
                 self._discarded(held, held.ended.error if held.ended else None)
         except StoreUnavailableError as error:
@@ -165,9 +176,9 @@ class Settling:
                 yield from self._outage.pause(error, attempt, self._at_once)
                 attempt += 1
 
-    def _settled(self, held: Held, outcome: str) -> None:
-        if self._held.pop(held.context.token, None) is not None:
-            setattr(self._counts, outcome, getattr(self._counts, outcome) + 1)
+    def _settled(self, batch: list[Held], outcome: str) -> None:
+        settled = sum(self._held.pop(held.context.token, None) is not None for held in batch)
+        setattr(self._counts, outcome, getattr(self._counts, outcome) + settled)
 
     def _discarded(self, held: Held, error: BaseException | None) -> None:
         if self._held.pop(held.context.token, None) is not None:

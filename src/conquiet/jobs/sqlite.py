@@ -107,14 +107,18 @@ class SqliteBackend(SqliteSteps):
     def _change(self, name: str, **values: Any) -> Flow[int]:
         return (yield from self._call(partial(self._write, name, **values)))
 
+    def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
+        ((due,),) = yield from self._rows("next_due", queues=json.dumps(list(queues)))
+        return None if due is None else max(due - self._now(), 0.0)
+
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         """SQLite tells nobody; its data_version, which another process's commit changes, is cheap to look at."""
         with self._wakeups.waiting() as woken:
             # First the version, then a look: what is written after the look changes the version.
             version = yield from self._call(self._data_version)
-            due = yield from self._rows("next_due", queues=json.dumps(list(queues)))
-            if due[0][0] is not None:
-                seconds = min(seconds, max(due[0][0] - self._now(), 0.0))
+            due = yield from self.next_due(queues)
+            if due is not None:
+                seconds = min(seconds, due)
             end = self._clock.monotonic() + seconds
             while (left := end - self._clock.monotonic()) > 0:
                 if (yield Sleep(min(left, _LOOK_SECONDS), woken, stop)):

@@ -132,10 +132,8 @@ class Working:
                 )
                 if jobs:
                     self._take_in(jobs)
-                elif until_idle and not self._held:
-                    if not wait_for_delayed or (yield from self._nothing_left()):
-                        return
-                    yield from self._wait_for_work()
+                elif until_idle and not self._held and (yield from self._nothing_left(wait_for_delayed)):
+                    return
                 else:
                     yield from self._wait_for_work()
                 attempt = 0
@@ -175,10 +173,10 @@ class Working:
             taken.append(held)
         self._crew.add(taken)
 
-    def _nothing_left(self) -> Flow[bool]:
-        stats = yield from self._operations.stats(None)
-        mine = [stats[name] for name in self._settings.queues if name in stats]
-        return not any(s.ready + s.delayed + s.in_flight + s.expired for s in mine)
+    def _nothing_left(self, wait_for_delayed: bool) -> Flow[bool]:
+        """Whether that was all: a claim passes over what somebody has locked at that moment."""
+        due = yield from self._operations.backend.next_due(self._settings.queues)
+        return due is None or (due > 0 and not wait_for_delayed)
 
     # -- run -----------------------------------------------------------------------------------------------------
 

@@ -122,8 +122,11 @@ class PriorityDelayQueue:
         with self._lock:
             heappush(self._ready, (item.priority_value, item.seq, self._monotonic(), item, None))
             self._ready_size += 1
+            depth = self._ready_size + self._schedule.size
             if self._waiters:
                 self._waiters.notify()
+        if depth == self._warn_depth:
+            self._warn(depth)
 
     def snapshot(self) -> QueueSnapshot:
         """How many items there are; an item whose delay is over counts as ready."""

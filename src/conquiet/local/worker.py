@@ -118,9 +118,8 @@ class Worker:
     def _process(self, item: QueueItem) -> None:
         clock = self._queue.clock
         begun = clock.monotonic()
-        context = (
-            contextvars.copy_context()
-        )  # thrown away after the job, with whatever the handler sets in it
+        # Thrown away after the job, with whatever the handler sets in it.
+        context = contextvars.copy_context()
         spans = Spans.if_wanted("conquiet.local")
         span = None if spans is None else spans.start("conquiet.local.job", context, _span_attributes(item))
         failure: tuple[str, str] | None = None

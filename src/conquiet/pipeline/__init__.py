@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 
 from conquiet.pipeline.columns import payload
+from conquiet.pipeline.progress import show_progress
 from conquiet.pipeline.session import spark_session
 
-__all__ = ["payload", "spark_session"]
+__all__ = ["payload", "show_progress", "spark_session"]

@@ -71,11 +71,11 @@ def spread(blocks: Sequence[Block], partitions: int) -> list[list[Block]]:
     """Into at most `partitions` runs of neighbours, of about as many entries each; none is empty."""
     total = entries_in(blocks)
     runs: list[list[Block]] = []
-    before = 0
+    before, current = 0, -1
     for block in blocks:
         # By where its middle falls, each block goes to the run whose share of the entries that is.
-        share = (before + block.count / 2) * partitions // max(total, 1)
-        if not runs or share > current:
+        share = int((before + block.count / 2) * partitions / max(total, 1))
+        if share > current:
             runs.append([])
             current = share
         runs[-1].append(block)

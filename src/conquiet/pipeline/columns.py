@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql.functions import col, from_json
-from pyspark.sql.types import DataType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 __all__ = ["payload"]
 
 
-def payload(schema: DataType | str, column: str = "data") -> Column:
+def payload(schema: StructType | MapType | ArrayType | str, column: str = "data") -> Column:
     """The JSON text of `column` as a struct named `payload`, parsed in the JVM.
 
     Null where the text is no JSON object, or not text at all: keep `id` beside it to find out which entry that was.

@@ -10,7 +10,9 @@ __all__ = ["CLAIM", "OPEN", "REFRESH", "SETTLE", "TAKEN"]
 
 TAKEN = "TAKEN"
 
-_OWNED = f"if redis.call('GET', KEYS[3]) ~= ARGV[1] then return redis.error_reply('{TAKEN} by another run') end\n"
+_OWNED = (
+    f"if redis.call('GET', KEYS[3]) ~= ARGV[1] then return redis.error_reply('{TAKEN} by another run') end\n"
+)
 
 # Become the owner; what is in the ledger. A new group would deliver everything again, the blocks in the ledger too.
 OPEN = """

@@ -13,6 +13,7 @@ from conquiet.embedded import find_java, prepare_spark_environment
 
 __all__ = ["spark_session"]
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -32,7 +33,10 @@ def spark_session(
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
         # The driver's own JVM is started here; which Python the cluster's machines have is not ours to say.
         os.environ["JAVA_HOME"] = str(find_java().home)
-    settings = _defaults() | (_local_defaults(master) if local and master is not None else {}) | given
+    settings = _defaults() | (_local_defaults(master) if local and master is not None else {})
+    if _JAVA_OPTIONS in given:  # added, not put in place of ours: Java obeys the last of two that disagree
+        given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
+    settings |= given
     builder = SparkSession.Builder().appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -52,7 +56,7 @@ def _defaults() -> dict[str, str]:
         # Times of day mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # A bar for batch work, where somebody looks at a terminal; streaming has `show_progress`.
         "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
     }

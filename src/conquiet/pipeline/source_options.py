@@ -23,7 +23,16 @@ SOURCE_SCHEMA = StructType(
 # Entries of one claim, in which Redis does nothing else: some 15 ms.
 BLOCK_ENTRIES = 5_000
 
-_STREAMING = ("url", "stream", "group", "consumer", "maxEntriesPerTrigger", "partitions", "failOnDataLoss", "heartbeat")
+_STREAMING = (
+    "url",
+    "stream",
+    "group",
+    "consumer",
+    "maxEntriesPerTrigger",
+    "partitions",
+    "failOnDataLoss",
+    "heartbeat",
+)
 _NAMES = {name.lower(): name for name in _STREAMING}
 
 
@@ -44,7 +53,10 @@ class SourceOptions:
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         refuse_unknown(options, _NAMES)
         return cls(
-            *(required(options, name) for name in ("url", "stream", "group", "consumer")),
+            url=required(options, "url"),
+            stream=required(options, "stream"),
+            group=required(options, "group"),
+            consumer=required(options, "consumer"),
             max_entries_per_trigger=positive_int(options, "maxEntriesPerTrigger", 200_000),
             partitions=positive_int(options, "partitions", os.cpu_count() or 1),
             fail_on_data_loss=flag(options, "failOnDataLoss", True),
@@ -79,7 +91,9 @@ def refuse_unknown(options: Mapping[str, str], names: Mapping[str, str]) -> None
 def required(options: Mapping[str, str], name: str) -> str:
     value = options.get(name)
     if not value:
-        raise QueueConfigError(f'format("conquiet") needs the option {name}: .option("{name}", …){_WHY.get(name, "")}')
+        raise QueueConfigError(
+            f'format("conquiet") needs the option {name}: .option("{name}", …){_WHY.get(name, "")}'
+        )
     return value
 
 
@@ -115,5 +129,7 @@ def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= 86_400:
-        raise QueueConfigError(f"option {name} must be a number of seconds between 0.1 and 86400, not {text!r}")
+        raise QueueConfigError(
+            f"option {name} must be a number of seconds between 0.1 and 86400, not {text!r}"
+        )
     return seconds

@@ -45,16 +45,19 @@ from conquiet.reconcile.verdict import (
 
 if TYPE_CHECKING:
     from conquiet.reconcile.alerts import alerts_of
+    from conquiet.reconcile.attempt import ReconciliationResult
     from conquiet.reconcile.database import open_database
     from conquiet.reconcile.fetcher import ADAPTERS, FetchError, FetchOutcome, PlatformFetcher
     from conquiet.reconcile.http_adapter import HttpAdapter
     from conquiet.reconcile.intake import create_app
     from conquiet.reconcile.platforms import AdapterRegistry, Observation, PlatformAdapter
+    from conquiet.reconcile.queues import JobStoreQueue, StreamQueue
     from conquiet.reconcile.reconciler import Reconciler
-    from conquiet.reconcile.reconciliation import ReconciliationResult, run_reconciliation
+    from conquiet.reconcile.reconciliation import run_reconciliation
     from conquiet.reconcile.scheduler import RetryScheduler, resume
     from conquiet.reconcile.service import ReconciliationService
     from conquiet.reconcile.simulated import SimulatedAdapter
+    from conquiet.reconcile.task import PlatformUnavailable, ReconciliationTask
     from conquiet.reconcile.trust import trust_score, trust_scores
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "HttpAdapter",
     "IntakeRules",
     "JobQueue",
+    "JobStoreQueue",
     "Level",
     "Metrics",
     "Observation",
@@ -76,12 +80,14 @@ __all__ = [
     "PlatformError",
     "PlatformFetcher",
     "PlatformRateLimitError",
+    "PlatformUnavailable",
     "ReconcileConfigError",
     "ReconcileError",
     "Reconciler",
     "ReconciliationJob",
     "ReconciliationResult",
     "ReconciliationService",
+    "ReconciliationTask",
     "ReportNotFoundError",
     "ReportRefusedError",
     "RetryRule",
@@ -90,6 +96,7 @@ __all__ = [
     "Rules",
     "SimulatedAdapter",
     "Status",
+    "StreamQueue",
     "TrustEvent",
     "TrustRules",
     "Verdict",
@@ -109,16 +116,19 @@ __all__ = [
 
 _LATER = {
     "alerts": ("alerts_of",),
+    "attempt": ("ReconciliationResult",),
     "database": ("open_database",),
     "fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
     "http_adapter": ("HttpAdapter",),
     "intake": ("create_app",),
     "platforms": ("AdapterRegistry", "Observation", "PlatformAdapter"),
+    "queues": ("JobStoreQueue", "StreamQueue"),
     "reconciler": ("Reconciler",),
-    "reconciliation": ("ReconciliationResult", "run_reconciliation"),
+    "reconciliation": ("run_reconciliation",),
     "scheduler": ("RetryScheduler", "resume"),
     "service": ("ReconciliationService",),
     "simulated": ("SimulatedAdapter",),
+    "task": ("PlatformUnavailable", "ReconciliationTask"),
     "trust": ("trust_score", "trust_scores"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}

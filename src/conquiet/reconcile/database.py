@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 
+from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import ReconcileConfigError
 from conquiet.reconcile.models import Base
 
@@ -88,9 +90,21 @@ def _url(dsn: str) -> URL:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     try:
-        # Readers do not wait for the writer; FULL: what is committed survives the power switch.
-        cursor.execute("PRAGMA journal_mode = WAL")
-        cursor.execute("PRAGMA synchronous = FULL")
+        _set_wal(cursor)  # readers do not wait for the writer
+        cursor.execute("PRAGMA synchronous = FULL")  # what is committed survives the power switch
         cursor.execute("PRAGMA foreign_keys = ON")
     finally:
         cursor.close()
+
+
+def _set_wal(cursor: sqlite3.Cursor) -> None:
+    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
+    deadline = SYSTEM_CLOCK.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
+                raise
+            Parker().park(0.01)

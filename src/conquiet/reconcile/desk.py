@@ -1,6 +1,6 @@
 """Taking reports in: checked, counted, stored, enqueued, in that order. HTTP is left to `intake.py`.
 
-A report is stored before it is enqueued. If the queue fills up in between, its first attempt is left to the scheduler;
+A report is stored before it is enqueued. If the queue refuses it then, its first attempt is left to the scheduler;
 if the process dies in between, `resume` finds it. What was answered with "accepted" is never lost.
 """
 
@@ -16,13 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
-from conquiet.errors import (
-    IntakeBusyError,
-    KeyReusedError,
-    QueueFullError,
-    QueueShutdownError,
-    ReconcileConfigError,
-)
+from conquiet.errors import ConquietError, IntakeBusyError, KeyReusedError, ReconcileConfigError, redact
 from conquiet.local import PriorityDelayQueue
 from conquiet.reconcile.job import JobQueue, ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, table_of
@@ -148,8 +142,8 @@ class IntakeDesk:
         left = ""
         try:
             self._queue.enqueue(job, priority=accepted.priority, delay_seconds=0.0)
-        except (QueueFullError, QueueShutdownError):  # since we looked
-            left = ", left to the scheduler"
+        except ConquietError as error:  # full or shut down since we looked, or away
+            left = f", and left to the scheduler: {redact(str(error))}"
             with self._session_factory() as session:
                 schedule_attempt(session, accepted.report_id, 1, now)
                 session.commit()

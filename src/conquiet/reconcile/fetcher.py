@@ -20,6 +20,7 @@ from conquiet.local import GLOBAL_CIRCUIT_BREAKER
 from conquiet.observe.reconcile_metrics import METRICS
 from conquiet.reconcile.http_adapter import HttpAdapter
 from conquiet.reconcile.platforms import AdapterRegistry, PlatformAdapter
+from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 from conquiet.reconcile.simulated import SimulatedAdapter
 from conquiet.reconcile.verdict import Metrics
 
@@ -128,6 +129,7 @@ class PlatformFetcher:
     def _ask(self, adapter: PlatformAdapter, platform: str, post_id: str) -> FetchOutcome:
         try:
             metrics, observed_at = adapter.fetch(post_id)
+            _check(metrics, observed_at)
         except PlatformRateLimitError as error:
             return self._failed(FetchError.RATE_LIMITED, str(error), error.retry_after)
         except PlatformAuthError as error:
@@ -147,3 +149,12 @@ class PlatformFetcher:
 
     def _now(self) -> datetime:
         return utc(self._clock.time())
+
+
+def _check(metrics: Metrics, observed_at: datetime | None) -> None:
+    """What an adapter of somebody's own returns goes into the verdict and the database."""
+    for name, value in zip(METRIC_NAMES, metrics, strict=True):
+        if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
+            raise PlatformError(f"the adapter returned {name} that are no count")
+    if observed_at is not None and observed_at.tzinfo is None:
+        raise PlatformError("the adapter returned an observed_at without a zone")

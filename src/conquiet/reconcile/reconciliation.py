@@ -7,31 +7,27 @@ A second delivery finds it, waits for it if need be, and changes nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
 from conquiet.errors import AttemptOrderError, ReconcileConfigError, ReportNotFoundError
-from conquiet.observe.reconcile_metrics import METRICS
-from conquiet.observe.spans import Spans
 from conquiet.reconcile.alerts import raise_alert
+from conquiet.reconcile.attempt import Case, ReconciliationResult, say, start_span
 from conquiet.reconcile.database import insert_or_ignore
 from conquiet.reconcile.fetcher import FetchOutcome
 from conquiet.reconcile.models import AffiliateReport, Attempt, ScheduledAttempt, table_of
-from conquiet.reconcile.rules import DEFAULT_RULES, AlertRule, Level, Rules, Status
+from conquiet.reconcile.rules import DEFAULT_RULES, Level, Rules, Status
 from conquiet.reconcile.trust import record_trust
 from conquiet.reconcile.verdict import Metrics, alert_for, classify, elapsed_hours, retry_at
 
-__all__ = ["Case", "Fetcher", "ReconciliationResult", "read_case", "record_attempt", "run_reconciliation"]
+__all__ = ["Fetcher", "read_case", "record_attempt", "run_reconciliation"]
 
-_log = logging.getLogger("conquiet.reconcile")
 _REPORTS, _ATTEMPTS, _SCHEDULED = table_of(AffiliateReport), table_of(Attempt), table_of(ScheduledAttempt)
 
 
@@ -39,36 +35,6 @@ class Fetcher(Protocol):
     """What the reconciliation asks; `PlatformFetcher` is one."""
 
     def fetch(self, platform: str, post_id: str) -> FetchOutcome: ...
-
-
-class Case(NamedTuple):
-    """A report whose attempt is to be made."""
-
-    report_id: int
-    attempt: int
-    affiliate_id: str
-    platform: str
-    post_id: str
-    claimed: Metrics
-    submitted_at: datetime
-    correlation_id: str | None
-
-
-class ReconciliationResult(NamedTuple):
-    """How an attempt ended. `applied` is False if it had been recorded before, and nothing was changed now."""
-
-    report_id: int
-    attempt: int
-    status: Status
-    level: Level | None
-    scheduled_retry_at: datetime | None
-    error_code: str | None
-    applied: bool
-    alert: AlertRule | None = None  # that this attempt raised
-
-    @property
-    def is_final(self) -> bool:
-        return self.scheduled_retry_at is None
 
 
 def run_reconciliation(
@@ -93,7 +59,7 @@ def run_reconciliation(
         raise ReconcileConfigError("run_reconciliation needs either session_factory or session")
     if type(attempt) is not int or attempt < 1:
         raise ReconcileConfigError(f"attempt must be an int of at least 1, not {attempt!r}")
-    span = _span(report_id, attempt, correlation_id)
+    span = start_span(report_id, attempt, correlation_id)
     try:
         with _scope(session_factory, session, commit) as own:
             found = read_case(own, report_id, attempt)
@@ -108,7 +74,7 @@ def run_reconciliation(
     finally:
         if span is not None:
             span.end()
-    _say(result, correlation_id or (found.correlation_id if isinstance(found, Case) else None))
+    say(result, correlation_id or (found.correlation_id if isinstance(found, Case) else None))
     return result
 
 
@@ -274,51 +240,3 @@ def _scope(factory: Callable[[], Session] | None, session: Session | None, commi
     with factory() as own:  # its end rolls back what was not committed
         yield own
         own.commit()
-
-
-def _span(report_id: int, attempt: int, correlation_id: str | None) -> Any:
-    spans = Spans.if_wanted("conquiet.reconcile")
-    if spans is None:
-        return None
-    attributes: dict[str, Any] = {"conquiet.report_id": report_id, "conquiet.report_attempt": attempt}
-    if correlation_id is not None:
-        attributes["conquiet.correlation_id"] = correlation_id
-    return spans.start("reconcile", copy_context(), attributes)
-
-
-def _say(result: ReconciliationResult, correlation_id: str | None) -> None:
-    """After the commit: what is said has happened."""
-    fields = {
-        "report_id": result.report_id,
-        "attempt": result.attempt,
-        "status": result.status.value,
-        "correlation_id": correlation_id,
-    }
-    if not result.applied:
-        _log.info(
-            "report %s, attempt %s was recorded before (%s): nothing was changed",
-            result.report_id,
-            result.attempt,
-            result.status.value,
-            extra={"event": "report_redelivered", **fields},
-        )
-        return
-    METRICS.reconciled(result.status.value)
-    _log.info(
-        "report %s, attempt %s: %s%s",
-        result.report_id,
-        result.attempt,
-        result.status.value,
-        f" ({result.error_code})" if result.error_code else "",
-        extra={"event": "report_reconciled", "error_code": result.error_code, **fields},
-    )
-    if result.alert is not None:
-        kind, severity = result.alert.kind, result.alert.severity
-        _log.warning(
-            "alert (%s, %s): report %s is %s",
-            kind,
-            severity,
-            result.report_id,
-            result.status.value,
-            extra={"event": "alert_raised", "kind": kind, "severity": severity, **fields},
-        )

@@ -11,7 +11,8 @@ Every number is an IEEE double and every operation stands alone, in this order, 
             0.0                                    otherwise
 
 and elapsed_hours = double(microseconds from submission to observation) / 3600000000.0. Java's and Spark SQL's doubles
-round every one of these alike; a sum, a fused multiply-add or a decimal would not, so there is none.
+round every one of these alike. What would not: a sum in another order, a fused multiply-add, a decimal. (Spark SQL
+takes the literal 0.01 for a decimal: it must be written 0.01D.)
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ def guarded(redactor: Callable[[str], str]) -> Callable[[str], str]:
     return redacted
 
 
-def _text(error: BaseException) -> str:
+def _text(error: BaseException, write: Callable[[BaseException], str] = str) -> str:
     try:
-        return str(error)
+        return write(error)
     except Exception:  # noqa: BLE001 - that must not keep the transaction from failing
         return "(no readable text)"
 
@@ -187,8 +187,8 @@ def _clean_texts(one: BaseException, names: tuple[str, ...]) -> None:
 def _shows_secrets(one: BaseException) -> bool:
     if isinstance(one, BaseExceptionGroup) and any(map(_shows_secrets, one.exceptions)):
         return True
-    text = _text(one)
-    return redact(text) != text
+    texts = (_text(one), _text(one, repr))
+    return any(redact(text) != text for text in texts)
 
 
 def _stand_in(one: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
@@ -9,12 +10,20 @@ from typing import Any
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError, CallTimeoutError
 from conquiet.flow import Call, Flow, Signal, Sleep
-from conquiet.task.exceptions import FetchException, FetchTimeoutException, text_of, without_secrets
+from conquiet.task.exceptions import (
+    FetchException,
+    FetchTimeoutException,
+    text_of,
+    type_name,
+    without_secrets,
+)
 from conquiet.task.lifecycle import Lifecycle, Step
 from conquiet.task.mixins.policies import FetchPolicy
 from conquiet.task.transaction import Transaction
 
 __all__ = ["Fetching", "LoopTimeout"]
+
+_log = logging.getLogger("conquiet.task")
 
 
 class LoopTimeout(Exception):
@@ -56,6 +65,14 @@ class Fetching:
                 attempt += 1
                 if attempt >= retry.max_attempts:
                     raise self._failure(error, attempt) from error
+                text = self._cycle.redact(text_of(error))
+                _log.warning(
+                    "attempt %d of %d to fetch failed: %s: %s",
+                    attempt,
+                    retry.max_attempts,
+                    type_name(error),
+                    text,
+                )
             else:
                 return found
             left = self._left()

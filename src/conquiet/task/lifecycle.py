@@ -10,6 +10,7 @@ of its own, made of the transaction's: what it sets in context variables is seen
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError, CallTimeoutError, TaskConfigError
-from conquiet.flow import Call, Cancelled, Flow, Sleep, call_in
+from conquiet.flow import Call, Cancelled, Flow, call_in
 from conquiet.observe.spans import Spans
 from conquiet.task.exceptions import (
     ExceptionCategory,
@@ -28,12 +29,15 @@ from conquiet.task.exceptions import (
     type_name,
     without_secrets,
 )
+from conquiet.task.life import Life
 from conquiet.task.mixins.policies import ConsumerPolicy, RetryPolicy
 from conquiet.task.outcome import Outcome, OutcomeStatus
 from conquiet.task.strict import forbid_io
 from conquiet.task.transaction import Transaction
 
 __all__ = ["Lifecycle", "Step", "empty"]
+
+_log = logging.getLogger("conquiet.task")
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -122,12 +126,18 @@ class Lifecycle:
             "exception", "handle_exception", task.handle_transaction_exception, steps.exception.retry, name
         )
 
-    def run(self, transaction: Transaction, context: Context | None = None) -> Flow[Outcome]:
+    def run(self, transaction: Transaction) -> Flow[Outcome]:
         """The whole life of `transaction`. Only what is no `Exception`, and a cut-off, is raised."""
-        life = _Life(self, transaction, context or copy_context(), self._timeout)
+        return self.live(self.begin(transaction, copy_context()))
+
+    def begin(self, transaction: Transaction, context: Context) -> Life:
+        """The transaction's time runs from here; `live` is what happens in it."""
+        return Life(transaction, context, self.clock, self._timeout)
+
+    def live(self, life: Life) -> Flow[Outcome]:
         if self.spans is None:
             return (yield from self._live(life))
-        span = self.spans.start("start_processing", life.context, self._described(transaction))
+        span = self.spans.start("start_processing", life.context, self._described(life.transaction))
         try:
             outcome = yield from self._live(life)
             if outcome.exception is not None:
@@ -139,11 +149,11 @@ class Lifecycle:
         finally:
             self.spans.end(span)
 
-    def _live(self, life: _Life) -> Flow[Outcome]:
+    def _live(self, life: Life) -> Flow[Outcome]:
         transaction = life.transaction
         try:
             result = yield from self.attempts(self._process, life, transaction)
-            if not self._succeeds_silently:
+            if not self._succeeds_silently or (life.deadline is not None and life.is_over()):
                 yield from self.attempts(self._success, life, transaction, result)
         except TransactionException as failure:
             return (yield from self._fail(life, failure))
@@ -155,7 +165,7 @@ class Lifecycle:
             transaction=transaction,
         )
 
-    def _fail(self, life: _Life, failure: TransactionException) -> Flow[Outcome]:
+    def _fail(self, life: Life, failure: TransactionException) -> Flow[Outcome]:
         life.allow_last_phase()
         handled = True
         try:
@@ -173,7 +183,7 @@ class Lifecycle:
             transaction=life.transaction,
         )
 
-    def attempts(self, step: Step, life: _Life, *args: Any) -> Flow[Any]:
+    def attempts(self, step: Step, life: Life, *args: Any) -> Flow[Any]:
         """Attempt a step until it succeeds; raises how it failed for good, as a TransactionException."""
         retry, attempt = step.retry, 0
         while True:
@@ -190,12 +200,22 @@ class Lifecycle:
                 or attempt >= retry.max_attempts
             ):
                 raise failure
-            yield from life.pause(retry.delay(attempt - 1), step, failure)
+            delay = retry.delay(attempt - 1)
+            _log.info(
+                "transaction %s: attempt %d of %d to %s failed, the next is in %g s: %s",
+                life.transaction.id,
+                attempt,
+                retry.max_attempts,
+                step.name,
+                delay,
+                self.redact(text_of(failure)),
+            )
+            yield from life.pause(delay, step.name, failure)
 
-    def _attempt(self, step: Step, life: _Life, attempt: int, args: tuple[Any, ...]) -> Flow[Any]:
+    def _attempt(self, step: Step, life: Life, attempt: int, args: tuple[Any, ...]) -> Flow[Any]:
         limit, is_last = life.limit(step.retry.timeout)
         if limit is not None and limit <= 0:
-            raise life.ran_out(step)
+            raise life.ran_out(step.name)
         until = (
             math.inf if limit is None else self.clock.monotonic() + limit - 1e-6
         )  # a timer may ring a hair early
@@ -226,19 +246,19 @@ class Lifecycle:
         self,
         error: BaseException,
         step: Step,
-        life: _Life,
+        life: Life,
         attempt: int,
         limit: float | None,
         is_last: bool,
     ) -> TransactionException:
         """`limit`: the one it ran past, if it did; `is_last`: that was the transaction's own."""
-        if isinstance(error, Cancelled) and life.is_cut_off():
+        if isinstance(error, Cancelled) and self.is_cut_off():
             raise error
         if limit is not None:
             if is_last and life.is_over():  # and not some inner call, which has a limit of its own
-                return life.ran_out(step, error)
+                return life.ran_out(step.name, error)
             what = f"ran past its limit of {limit:g} s (attempt {attempt + 1} of {step.retry.max_attempts})"
-            return life.failure(step, what, ExceptionCategory.TIMEOUT, error)
+            return life.failure(step.name, what, ExceptionCategory.TIMEOUT, error)
         error = without_secrets(error)
         if isinstance(error, TransactionException):
             if error.transaction_id is None:
@@ -246,10 +266,10 @@ class Lifecycle:
             return error
         category = ExceptionCategory.TIMEOUT if isinstance(error, TimeoutError) else ExceptionCategory.SYSTEM
         return life.failure(
-            step, f"raised {type(error).__name__}: {self.redact(text_of(error))}", category, error
+            step.name, f"raised {type(error).__name__}: {self.redact(text_of(error))}", category, error
         )
 
-    def _span(self, step: Step, life: _Life, attempt: int, context: Context) -> Any:
+    def _span(self, step: Step, life: Life, attempt: int, context: Context) -> Any:
         if self.spans is None:
             return None
         attributes = {
@@ -285,65 +305,3 @@ def _attribute(value: str | bool | int | float) -> str | bool | int | float:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         value = str(value)
     return cut(value) if isinstance(value, str) else value
-
-
-class _Life:
-    """One transaction on its way: its context, its deadline, and what has been tried."""
-
-    __slots__ = (
-        "_clock",
-        "_timeout",
-        "attempts",
-        "context",
-        "deadline",
-        "is_cut_off",
-        "out_of_time",
-        "transaction",
-    )
-
-    def __init__(
-        self, cycle: Lifecycle, transaction: Transaction, context: Context, timeout: float | None
-    ) -> None:
-        self.transaction = transaction
-        self.context = context
-        self.attempts = 0
-        self.out_of_time = False
-        self.is_cut_off = cycle.is_cut_off
-        self._clock = cycle.clock
-        self._timeout = timeout
-        self.deadline = None if timeout is None else self._clock.monotonic() + timeout
-
-    def limit(self, timeout: float | None) -> tuple[float | None, bool]:
-        """Seconds for a call that may take `timeout`, and whether the transaction's own time ends with them."""
-        if self.deadline is None:
-            return timeout, False
-        left = self.deadline - self._clock.monotonic()
-        return (left, True) if timeout is None or left <= timeout else (timeout, False)
-
-    def is_over(self) -> bool:
-        """Whether the transaction's own time is up. (A timer may ring a hair before the clock shows its time.)"""
-        return self.deadline is not None and self.deadline - self._clock.monotonic() < 1e-6
-
-    def allow_last_phase(self) -> None:
-        """The exception handler gets its one phase in any case; if time is up, with its own limits alone."""
-        if self.out_of_time or self.is_over():
-            self.out_of_time, self.deadline = False, None
-
-    def pause(self, delay: float, step: Step, failure: TransactionException) -> Flow[None]:
-        left, is_last = self.limit(delay)
-        if left:
-            yield Sleep(left)
-        if is_last:
-            raise self.ran_out(step, failure)
-
-    def ran_out(self, step: Step, cause: BaseException | None = None) -> TransactionException:
-        self.out_of_time = True
-        what = f"was cut off: the transaction ran past its transaction_timeout of {self._timeout:g} s"
-        return self.failure(step, what, ExceptionCategory.TIMEOUT, cause)
-
-    def failure(
-        self, step: Step, what: str, category: ExceptionCategory, cause: BaseException | None
-    ) -> TransactionException:
-        return TransactionException(
-            f"transaction {self.transaction.id}: {step.name} {what}", category, self.transaction.id, cause
-        )

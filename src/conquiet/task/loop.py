@@ -8,7 +8,6 @@ The next batch is fetched when a runner is free. Nothing here knows threads or a
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, T
 from conquiet.observe.engine_metrics import EngineMetrics
 from conquiet.task.exceptions import EngineError
 from conquiet.task.fetching import BrokenContract, Fetching, LoopTimeout
+from conquiet.task.life import Life
 from conquiet.task.lifecycle import Lifecycle
 from conquiet.task.mixins.policies import ConsumerPolicy
 from conquiet.task.outcome import ConsumeReport, Ledger, Outcome, OutcomeStatus, StopReason
@@ -29,8 +29,6 @@ from conquiet.task.settling import Settling
 from conquiet.task.transaction import Transaction
 
 __all__ = ["ConsumeLoop", "Source"]
-
-_log = logging.getLogger("conquiet.task")
 
 _GRACE = 0.5  # seconds for what was cut off to notice
 _SETTLE_GRACE = 5.0  # for a last answer of the source when the loop's time is up
@@ -48,17 +46,15 @@ class Source:
 class _Fetched:
     """One transaction in this loop's hands; two with the same id are two."""
 
-    __slots__ = ("begun", "transaction")
+    __slots__ = ("life", "transaction")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
-        self.begun = False
+        self.life: Life | None = None
 
     def left(self, error: BaseException | None = None) -> Outcome:
-        tx = self.transaction
-        return Outcome(
-            tx.id, OutcomeStatus.UNSETTLED, exception=error, attempts=int(self.begun), transaction=tx
-        )
+        tx, attempts = self.transaction, 0 if self.life is None else self.life.attempts
+        return Outcome(tx.id, OutcomeStatus.UNSETTLED, exception=error, attempts=attempts, transaction=tx)
 
 
 class ConsumeLoop:
@@ -143,9 +139,8 @@ class ConsumeLoop:
         report = self._ledger.report
         report.abandoned_threads += self._calls.abandoned
         found = [failure for failure in failures if failure is not None]
-        found.sort(
-            key=lambda failure: isinstance(failure, Exception)
-        )  # Ctrl-C is not hidden by what came of it
+        # Ctrl-C is not hidden by what came of it.
+        found.sort(key=lambda failure: isinstance(failure, Exception))
         failure = found[0] if found else None
         for other in found[1:]:
             found[0].add_note(f"and besides: {other!r}")
@@ -255,9 +250,9 @@ class ConsumeLoop:
                     del self._running[name]
 
     def _live(self, fetched: _Fetched) -> Flow[None]:
-        fetched.begun = True
+        fetched.life = self._cycle.begin(fetched.transaction, self._context.copy())
         try:
-            outcome = yield from self._cycle.run(fetched.transaction, self._context.copy())
+            outcome = yield from self._cycle.live(fetched.life)
         except BaseException as error:
             if not isinstance(error, Cancelled):
                 self._crew.break_down(error)  # first: then this free place is no reason to fetch once more

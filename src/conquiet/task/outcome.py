@@ -47,6 +47,10 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         how = f", {self.category}" if self.category else ""
         return f"Outcome({self.transaction_id!r}, {self.status}{how}, attempts={self.attempts})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = ("transaction_id", "status", "category", "attempts")
+        return [(name, getattr(self, name)) for name in names]
+
 
 class ConsumeReport(msgspec.Struct):
     """The account of one consume loop: `fetched == succeeded + failed + unsettled`."""

@@ -19,3 +19,6 @@ class Transaction(msgspec.Struct, frozen=True, weakref=True):
 
     def __repr__(self) -> str:  # payload and metadata may hold secrets
         return f"Transaction({self.id!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("id", self.id)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, NewJob
 from tests.integration.jobs.background import Running, until
-from tests.integration.jobs.handlers import FAIL, TEXTS
+from tests.integration.jobs.handlers import FAIL, TEXTS, tell
 
 Start = Callable[[JobWorker], Running]
 seen: list[tuple[Any, ...]] = []
@@ -90,6 +92,23 @@ def test_whatever_can_be_called_is_a_handler(memory: JobStore, kind: str) -> Non
     assert len(context) == arguments - 1
     for one in context:
         assert (one.job, one.token, one.version) == (given, given.lease.token, 1)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_handler_is_given_the_whole_job_wherever_it_runs(
+    store: JobStore, tmp_path: Path, isolation: str
+) -> None:
+    payload = {"notes": str(tmp_path / "notes"), "big": 2**80, "text": "naïve 日本語"}
+    job_id = store.enqueue("q", payload, priority=3, correlation_id="c").id
+    JobWorker(store, tell, queues="q", isolation=isolation).run_until_idle(wait_for_delayed=True)
+    given = Job.of_plain(json.loads((tmp_path / "notes").read_text()))
+    done = store.get(job_id)
+    assert (given.payload, given.priority, given.correlation_id, given.retries) == (payload, 3, "c", 1)
+    assert (given.state, given.enqueued_at, given.max_retries) == (JobState.IN_FLIGHT, done.enqueued_at, 3)
+    assert given.attempts == done.attempts[:1]
+    assert given.error == given.attempts[0].error_message
+    assert given.attempts[0].ended_at <= given.retry_at <= done.attempts[1].started_at
+    assert (given.lease.version, given.lease.ttl) == (2, 5.0)
 
 
 @pytest.mark.clause("J-27", "J-13")

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 
 from conquiet.flow.threads import THREADS
-from conquiet.jobs import Job, JobStore, JobWorker
+from conquiet.jobs import Job, JobStore, JobWorker, open_store
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.processes import Program
 
@@ -175,3 +176,24 @@ class _StopAt:
                 self._worker.stop()
                 self.stopped.set()
         return self._trace
+
+
+@pytest.mark.clause("J-04")
+@pytest.mark.parametrize("isolation", ["thread", "async"])
+def test_what_others_have_locked_at_the_moment_is_not_taken_for_nothing(
+    clean_postgres: str, isolation: str
+) -> None:
+    """Claims pass over locked rows; `run_until_idle` does not."""
+    handler = (lambda job: None) if isolation == "thread" else nothing_async
+    with (
+        open_store(clean_postgres) as store,
+        psycopg.connect(clean_postgres) as other,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        store.enqueue_many("q", [{}] * 3)
+        other.execute("SELECT FROM conquiet_jobs FOR UPDATE")
+        running = beside.submit(JobWorker(store, handler, queues="q", isolation=isolation).run_until_idle)
+        time.sleep(0.3)
+        assert not running.done()
+        other.rollback()
+        assert running.result(10).succeeded == 3

@@ -95,6 +95,21 @@ def test_latency_runs_from_the_moment_an_item_is_ready(queue: PriorityDelayQueue
 
 
 @pytest.mark.clause("W-21")
+def test_items_promoted_together_have_each_their_own_latency(
+    queue: PriorityDelayQueue, clock: ManualClock
+) -> None:
+    name = "conquiet_dequeue_latency_histogram_sum"
+    for delay in (12, 11, 14):
+        queue.enqueue(delay, delay_seconds=delay)
+    clock.advance(15)
+    before, latencies = value(name), []
+    for _ in range(3):
+        queue.dequeue()
+        latencies.append(value(name) - before)
+    assert latencies == pytest.approx([3, 3 + 4, 3 + 4 + 1])
+
+
+@pytest.mark.clause("W-21")
 def test_what_a_queue_has_counted_stays_when_it_is_gone(clock: ManualClock) -> None:
     def use() -> None:
         queue = PriorityDelayQueue(clock=clock)

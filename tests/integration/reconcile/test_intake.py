@@ -15,7 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from conquiet.errors import QueueFullError, ReconcileConfigError
+from conquiet.errors import QueueFullError, ReconcileConfigError, StoreUnavailableError
 from conquiet.local import PriorityDelayQueue, QueueItem, QueueSettings
 from conquiet.reconcile import (
     DEFAULT_RULES,
@@ -235,13 +235,18 @@ def test_many_at_once_under_one_key_are_one_report(intake: Intake, sessions: Ses
 
 
 @pytest.mark.clause("W-29")
-def test_a_report_that_did_not_get_into_the_queue_is_not_lost(sessions: Sessions) -> None:
-    """The queue fills up between the look at it and the enqueueing."""
+@pytest.mark.parametrize(
+    "error",
+    [QueueFullError("full since you looked", 5_000), StoreUnavailableError("away")],
+    ids=["full", "away"],
+)
+def test_a_report_that_did_not_get_into_the_queue_is_not_lost(sessions: Sessions, error: Exception) -> None:
+    """The queue refuses between the look at it and the enqueueing."""
     clock = ManualClock()
 
     class Closing(PriorityDelayQueue):
         def enqueue(self, *args: Any, **options: Any) -> QueueItem:
-            raise QueueFullError("full since you looked", 5_000)
+            raise error
 
     client = Client(create_app(sessions, Closing(clock=clock), clock=clock))
     answer = client.post()

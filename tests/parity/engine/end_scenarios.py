@@ -93,6 +93,7 @@ SCENARIOS = [
         Script((ok("a"),), settles=(ok(takes=1000),)),
         lives={"a": "process 0-0; success(a!) 0-0"},
         ends="loop timeout 1/0/0/1",
+        ended=15,
         released="a unsettled =a! x1",
         also_bare=False,
     ),
@@ -103,6 +104,7 @@ SCENARIOS = [
         Script((ok("a"),), settles=(ok(takes=12),)),
         lives={"a": "process 0-0; success(a!) 0-0"},
         ends="loop timeout 1/1/0/0",
+        ended=12,
         also_bare=False,
     ),
     Scenario(
@@ -194,6 +196,7 @@ SCENARIOS = [
         settled="b succeeded =B x1; c succeeded =c! x1",
         released="a unsettled x1",
         raised="interrupt",
+        ended=7,
     ),
     Scenario(
         "the caller is interrupted while it waits for a free worker",
@@ -211,5 +214,6 @@ SCENARIOS = [
         Script((bad("ValueError"),), interrupt_at=7),
         fetches="fetch(1) 0-0 !ValueError",
         raised="interrupt",
+        ended=7,
     ),
 ]

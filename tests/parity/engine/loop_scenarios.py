@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conquiet.task.mixins.policies import EmptyQueuePolicy
 from tests.parity.engine.scenario import Scenario
-from tests.parity.engine.script import Act, Script, bad, ok, policy, retry
+from tests.parity.engine.script import Script, bad, ok, policy, retry
 
 
 def _ids(count: int) -> list[str]:
@@ -158,6 +158,7 @@ SCENARIOS = [
         lives={"a": "process 4-4; success(a!) 4-4"},
         fetches="fetch(1) 0-4; fetch(1) 4-",
         ends="loop timeout 1/1/0/0",
+        ended=10,
         settled="a succeeded =a! x1",
     ),
     Scenario(
@@ -167,6 +168,7 @@ SCENARIOS = [
         Script((bad("ValueError", 4),)),
         fetches="fetch(1) 0-4 !ValueError",
         ends="loop timeout 0/0/0/0",
+        ended=10,
     ),
     Scenario(
         "loop timeout while streaming on an empty queue",
@@ -175,6 +177,7 @@ SCENARIOS = [
         Script(),
         fetches="fetch(1) 0-0; fetch(1) 4-4",
         ends="loop timeout 0/0/0/0",
+        ended=10,
     ),
     Scenario(
         "loop timeout while waiting for a free worker: in flight and not begun are reported",
@@ -184,6 +187,7 @@ SCENARIOS = [
         lives={"a": "process 0-4; success(A) 4-4", "b": "process 4-"},
         fetches="fetch(3) 0-0",
         ends="loop timeout 3/1/0/2",
+        ended=10,
         outcomes="a succeeded =A x1; b unsettled x1; c unsettled x0",
         settled="a succeeded =A x1",
         released="b unsettled x1; c unsettled x0",
@@ -195,6 +199,7 @@ SCENARIOS = [
         Script((ok("a b"),), {"a process": (ok("A", 4),), "b process": (ok("B", 100),)}),
         lives={"a": "process 0-4; success(A) 4-4", "b": "process 0-"},
         ends="loop timeout 2/1/0/1",
+        ended=10,
         settled="a succeeded =A x1",
         released="b unsettled x1",
     ),
@@ -205,6 +210,7 @@ SCENARIOS = [
         Script((ok("a"),), {"a success": (ok(takes=100),)}),
         lives={"a": "process 0-0; success(a!) 0-"},
         ends="loop timeout 1/0/0/1",
+        ended=10,
         settled="",
         released="a unsettled x1",
     ),
@@ -215,6 +221,7 @@ SCENARIOS = [
         Script((ok("a"),), {"a process": (bad("SYSTEM"),)}),
         lives={"a": "process 0-0 !SYSTEM"},
         ends="loop timeout 1/0/0/1",
+        ended=10,
         released="a unsettled x1",
     ),
     Scenario(
@@ -224,6 +231,7 @@ SCENARIOS = [
         Script((ok("a b c d"),), {f"{name} process": (ok(takes=100),) for name in "abcd"}),
         lives=dict.fromkeys("abcd", "process 0-"),
         ends="loop timeout 4/0/0/4",
+        ended=10,
         released="a unsettled x1; b unsettled x1; c unsettled x1; d unsettled x1",
     ),
     Scenario(
@@ -245,99 +253,5 @@ SCENARIOS = [
         Script((ok("a b", 30),), {"a process": (ok("A", 9),), "b process": (ok("B", 9),)}),
         lives={"a": "process 30-39; success(A) 39-39", "b": "process 39-48; success(B) 48-48"},
         ends="drained 2/2/0/0",
-    ),
-    # -- stop() ----------------------------------------------------------------------------------------------------
-    Scenario(
-        "stop() in process: what has begun is finished and settled, the rest is reported",
-        ("E-36", "E-29"),
-        policy(batch=3),
-        Script((ok("a b c"),), {"a process": (Act(5, "A", stops=True),)}),
-        lives={"a": "process 0-5; success(A) 5-5"},
-        fetches="fetch(3) 0-0",
-        ends="stopped 3/1/0/2",
-        outcomes="a succeeded =A x1; b unsettled x0; c unsettled x0",
-        settled="a succeeded =A x1",
-        released="b unsettled x0; c unsettled x0",
-    ),
-    Scenario(
-        "stop() beside others: all that have begun are finished, retries included",
-        ("E-36",),
-        policy(batch=4, concurrency=3, process=retry(3, backoff=10)),
-        Script(
-            (ok("a b c d"),),
-            {
-                "a process": (ok("A", 20),),
-                "b process": (bad("SYSTEM", 2), bad("SYSTEM", 2), ok("B", 2)),
-                "c process": (ok("C", 1),),
-                "d process": (Act(4, "D", stops=True),),
-            },
-        ),
-        lives={
-            "a": "process 0-20; success(A) 20-20",
-            "b": "process 0-2 !SYSTEM; process 12-14 !SYSTEM; process 34-36; success(B) 36-36",
-            "c": "process 0-1; success(C) 1-1",
-            "d": "process 1-5; success(D) 5-5",
-        },
-        fetches="fetch(4) 0-0",
-        ends="stopped 4/4/0/0",
-    ),
-    Scenario(
-        "stop() while a fetch is under way: what it brings is reported, not run",
-        ("E-36",),
-        policy(batch=2, concurrency=2),
-        Script((ok("a"), ok("b c", 20)), {"a process": (ok("A", 3),), "a success": (Act(1, stops=True),)}),
-        lives={"a": "process 0-3; success(A) 3-4"},
-        fetches="fetch(2) 0-0; fetch(2) 0-20",
-        ends="stopped 3/1/0/2",
-        settled="a succeeded =A x1",
-        released="b unsettled x0; c unsettled x0",
-    ),
-    Scenario(
-        "stop() in the backoff of a fetch",
-        ("E-36",),
-        policy(concurrency=2, fetch=retry(5, backoff=100)),
-        Script(
-            (ok("a"), bad("ValueError")), {"a process": (ok("A", 3),), "a success": (Act(1, stops=True),)}
-        ),
-        lives={"a": "process 0-3; success(A) 3-4"},
-        fetches="fetch(1) 0-0; fetch(1) 0-0 !ValueError",
-        ends="stopped 1/1/0/0",
-    ),
-    Scenario(
-        "stop() while streaming on an empty queue",
-        ("E-36", "E-12"),
-        policy(concurrency=2, streaming=True, empty_queue=EmptyQueuePolicy(100)),
-        Script((ok("a"),), {"a process": (ok("A", 3),), "a success": (Act(1, stops=True),)}),
-        lives={"a": "process 0-3; success(A) 3-4"},
-        fetches="fetch(1) 0-0; fetch(1) 0-0",
-        ends="stopped 1/1/0/0",
-    ),
-    Scenario(
-        "stop() after the last fetch",
-        ("E-36",),
-        policy(batch=3, limit=3),
-        Script((ok("a b c"),), {"b process": (Act(5, "B", stops=True),)}),
-        lives={"a": "process 0-0; success(a!) 0-0", "b": "process 0-5; success(B) 5-5"},
-        ends="stopped 3/2/0/1",
-        released="c unsettled x0",
-    ),
-    Scenario(
-        "stop() with the same id waiting for the one that runs",
-        ("E-36", "E-21"),
-        policy(batch=2, concurrency=2),
-        Script((ok("a a"),), {"a process": (ok("A", 3),), "a success": (Act(1, stops=True),)}),
-        lives={"a": "process 0-3; success(A) 3-4"},
-        ends="stopped 2/1/0/1",
-        released="a unsettled x0",
-    ),
-    Scenario(
-        "stop() after the limit was reached, with the same id waiting",
-        ("E-36", "E-19"),
-        policy(batch=2, concurrency=3, limit=2),
-        Script((ok("a a"),), {"a process": (ok("A", 3),), "a success": (Act(1, stops=True),)}),
-        lives={"a": "process 0-3; success(A) 3-4"},
-        fetches="fetch(2) 0-0",
-        ends="stopped 2/1/0/1",
-        released="a unsettled x0",
     ),
 ]

@@ -61,6 +61,7 @@ class Seen:
     raised: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
     by_category: Counter[str] = field(default_factory=Counter)
+    ended: float = field(default=0.0, compare=False)
 
 
 class Lives:
@@ -170,6 +171,7 @@ class Loop:
             else:
                 self.pass_time(delay(self._policy.empty_queue, empties))
                 empties += 1
+        self.seen.ended = self._deadline if self.seen.stop_reason == "loop timeout" else self._now
         return self.seen
 
     def fetch(self, size: int) -> list[str] | None:
@@ -183,17 +185,16 @@ class Loop:
                 self.seen.fetches.append(f"{line}{end:g}" + (f" !{act.raises}" if act.raises else ""))
                 if act.raises is None:
                     return (act.returns or "").split()
-                failed = KINDS[act.raises][0]
+                # A category is for transactions: a fetch that raises one has failed like any other.
+                timed_out = act.raises in ("TimeoutError", "CallTimeoutError")
             else:
                 self.seen.fetches.append(line)
                 if self._deadline < limit:
                     self.seen.stop_reason = "loop timeout"
                     return None
-                self._now, failed = limit, "TIMEOUT"
+                self._now, timed_out = limit, True
             if attempt + 1 == self._fetch.max_attempts:
-                # A category is for transactions: a fetch that raises one has failed like any other.
-                is_timeout = failed == "TIMEOUT" and act.raises != "TIMEOUT"
-                self._raise("FetchTimeoutException" if is_timeout else "FetchException")
+                self._raise("FetchTimeoutException" if timed_out else "FetchException")
                 return None
             if not self.pass_time(delay(self._fetch, attempt)):
                 return None

@@ -24,6 +24,7 @@ class Scenario:
     settled: str | None = None
     released: str = ""
     raised: str | None = None
+    ended: float | None = None  # when; half a second later on threads that were cut off
     most: int | None = None  # in flight at once
     also_bare: bool = True  # the same again with a connector that cannot settle
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
-from tests.parity.engine import end_scenarios, fetch_scenarios, lifecycle_scenarios, loop_scenarios
+from tests.campaign import campaign_size
+from tests.parity.engine import (
+    end_scenarios,
+    fetch_scenarios,
+    lifecycle_scenarios,
+    loop_scenarios,
+    stop_scenarios,
+)
 from tests.parity.engine.scenario import Scenario
-from tests.parity.engine.trace import Trace
+from tests.parity.engine.trace import Trace, is_the_end
 from tests.parity.engine.variants import VARIANTS
+from tests.parity.engine.virtual import on_virtual_driver
 
 TABLE = [
     *lifecycle_scenarios.SCENARIOS,
     *fetch_scenarios.SCENARIOS,
     *loop_scenarios.SCENARIOS,
+    *stop_scenarios.SCENARIOS,
     *end_scenarios.SCENARIOS,
 ]
 
 
-def _row(scenario: Scenario) -> object:
-    return pytest.param(scenario, id=scenario.name, marks=pytest.mark.clause(*scenario.clauses))
+def _rows(table: Sequence[Scenario]) -> list[Any]:
+    return [pytest.param(row, id=row.name, marks=pytest.mark.clause(*row.clauses)) for row in table]
 
 
-ROWS = [_row(scenario) for scenario in TABLE]
+ROWS = _rows(TABLE)
+BARE_ROWS = _rows([scenario for scenario in TABLE if scenario.also_bare])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -36,10 +48,12 @@ def test_what_is_expected_is_seen(scenario: Scenario, variant: str) -> None:
     assert trace.doubled == []
     if scenario.most is not None:
         assert trace.most == scenario.most
+    if scenario.ended is not None:
+        assert is_the_end(trace.ended, scenario.ended)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("scenario", [row for row in ROWS if row.values[0].also_bare])
+@pytest.mark.parametrize("scenario", BARE_ROWS)
 def test_a_connector_that_cannot_settle_changes_nothing_else(scenario: Scenario, variant: str) -> None:
     trace = VARIANTS[variant](scenario.script, scenario.policy, bare=True)
     # What a connector is told, and on_outcome sees, is nothing here.
@@ -56,10 +70,22 @@ def test_the_two_variants_give_the_same_trace_and_give_it_again(scenario: Scenar
         for variant in (*VARIANTS.values(), *VARIANTS.values())
     )
     for trace in (first, second, third, fourth):
-        del trace["most"]  # how many there are in one moment is a matter of luck, below the bound
+        # How many there are in one moment is luck, below the bound; threads that are cut off get time to notice.
+        del trace["most"], trace["ended"]
     assert first == second
     assert third == first
     assert fourth == second
+
+
+@pytest.mark.campaign
+@pytest.mark.clause("E-01", "E-28")
+@pytest.mark.parametrize("scenario", ROWS)
+def test_who_of_those_that_could_go_on_does_so_first_makes_no_difference(scenario: Scenario) -> None:
+    for seed in range(campaign_size(200)):
+        trace = on_virtual_driver(scenario.script, scenario.policy, seed)
+        assert seen(trace, scenario) == expected(scenario), f"seed {seed}"
+        assert trace.most <= scenario.policy.loop.concurrency.value
+        assert trace.doubled == []
 
 
 def seen(trace: Trace, scenario: Scenario) -> dict[str, object]:

@@ -29,6 +29,7 @@ class Trace:
     released: Counter[str] = field(default_factory=Counter)
     report: dict[str, Any] | None = None
     raised: str | None = None
+    ended: float = 0.0
     most: int = 0  # transactions in flight at once
     doubled: list[str] = field(default_factory=list)  # ids that were in two hands at once
 
@@ -93,6 +94,7 @@ class Recorder:
         """The loop has ended: what abandoned calls do now is not part of it."""
         with self.lock:
             self.closed = True
+        self.trace.ended = self.now()
         if report is not None:
             assert report.fetched == report.succeeded + report.failed + report.unsettled
             self.trace.report = {
@@ -176,3 +178,8 @@ def _cause(error: TransactionException) -> str:
 
 def _is_interrupt(error: BaseException) -> bool:
     return type(error).__name__ in ("KeyboardInterrupt", "CancelledError")
+
+
+def is_the_end(seen: float, expected: float) -> bool:
+    """Whether a loop ended when it should: settling takes a moment, noticing to be cut off half a second at most."""
+    return expected <= seen <= expected + 0.51

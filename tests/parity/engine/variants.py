@@ -70,6 +70,28 @@ def on_asyncio(script: Script, policy: ConsumerPolicy, *, bare: bool = False) ->
 VARIANTS: dict[str, Variant] = {"threads": on_threads, "asyncio": on_asyncio}
 
 
+def one_on_threads(script: Script, policy: ConsumerPolicy) -> tuple[Trace, Outcome]:
+    """`start_processing` of the transaction `a`, outside any loop."""
+    with AutojumpClock() as clock:
+        recorder = Recorder(script, clock.monotonic)
+        outcome = ThreadTask(recorder, clock).start_processing(Transaction("a"), policy, clock=clock)
+        return recorder.close(None, None), outcome
+
+
+def one_on_asyncio(script: Script, policy: ConsumerPolicy) -> tuple[Trace, Outcome]:
+    async def main() -> tuple[Trace, Outcome]:
+        clock = LoopClock()
+        recorder = Recorder(script, clock.monotonic)
+        outcome = await TaskTask(recorder).start_processing(Transaction("a"), policy, clock=clock)
+        return recorder.close(None, None), outcome
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main())
+
+
+ONE = {"threads": one_on_threads, "asyncio": one_on_asyncio}
+
+
 class ThreadTask(ConsumerTask):
     def __init__(self, recorder: Recorder, clock: AutojumpClock) -> None:
         self.recorder = recorder

@@ -132,6 +132,22 @@ def test_calls_from_before_it_opened_change_nothing(breaker: CircuitBreaker, clo
     assert [breaker.allow() for _ in range(4)] == [True, True, True, False]
 
 
+@pytest.mark.clause("W-17")
+@pytest.mark.parametrize("late", ["record_success", "record_failure"])
+def test_trials_of_an_earlier_time_change_nothing(
+    breaker: CircuitBreaker, clock: ManualClock, late: str
+) -> None:
+    fail(breaker, 5)
+    clock.advance(300)
+    assert [breaker.allow() for _ in range(3)] == [True, True, True]
+    breaker.record_failure()
+    getattr(breaker, late)()  # while it is open
+    clock.advance(300)
+    getattr(breaker, late)()  # and when it is half-open, before any new trial
+    assert breaker.state is HALF_OPEN
+    assert [breaker.allow() for _ in range(4)] == [True, True, True, False]
+
+
 @pytest.mark.clause("W-19")
 def test_a_trial_that_never_returns_frees_its_place_after_the_cooldown(
     breaker: CircuitBreaker, clock: ManualClock

@@ -60,6 +60,14 @@ class QueueMachine(RuleBasedStateMachine):
             assert item is not None
             assert (item.priority_value, item.seq, item.job) == best[1:]
 
+    @rule(times=st.integers(1, 5))
+    def put_back(self, times: int) -> None:
+        """What was taken and not begun returns to its place, whatever has come since."""
+        items = [self.queue.dequeue(block=False) for _ in range(times)]
+        for item in items:
+            if item is not None:
+                self.queue.put_back(item)
+
     @precondition(lambda self: self.seq > 50)
     @rule()
     def purge(self) -> None:

@@ -98,6 +98,20 @@ def test_what_is_promoted_goes_in_between_what_is_ready_already(
     assert drain(queue) == ["delayed 0", "delayed 1", "delayed 2", "ready 1", "ready 2", "last", "a"]
 
 
+@pytest.mark.clause("W-08")
+def test_an_item_that_is_put_back_has_its_old_place() -> None:
+    queue = PriorityDelayQueue(QueueSettings(max_in_memory=3))
+    for job in ("a", "b", "c"):
+        queue.enqueue(job)
+    first = queue.dequeue()
+    assert first is not None
+    queue.enqueue("d")
+    queue.shutdown()
+    queue.put_back(first)  # was accepted: neither a full queue nor one that is shut down refuses it
+    assert queue.snapshot()["depth"] == 4
+    assert drain(queue) == ["a", "b", "c", "d"]
+
+
 @pytest.mark.clause("W-09")
 def test_a_far_future_high_priority_item_holds_nothing_up(
     queue: PriorityDelayQueue, clock: ManualClock

@@ -121,6 +121,15 @@ def test_reaching_warn_depth_is_said_once_for_each_crossing(caplog: pytest.LogCa
     for job in range(5):
         queue.enqueue(job, delay_seconds=1)
     assert len(said()) == 3
+    queue.purge()
+    queue.enqueue("a")
+    item = queue.dequeue()
+    assert item is not None
+    queue.enqueue("b")
+    queue.enqueue("c")
+    assert len(said()) == 3
+    queue.put_back(item)
+    assert len(said()) == 4
 
 
 @pytest.mark.clause("W-04")

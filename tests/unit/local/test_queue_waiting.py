@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from conquiet.clock import Parker
 from conquiet.flow import Signal
 from conquiet.local import PriorityDelayQueue
 from tests.unit.local.taking import NotedClock, Taker, wait_for
@@ -88,6 +91,69 @@ def test_only_one_keeps_the_time_and_what_is_due_together_goes_to_as_many_as_wai
 
 
 @pytest.mark.clause("W-06")
+def test_an_earlier_item_is_told_to_the_timekeeper_wherever_it_stands(
+    queue: PriorityDelayQueue, clock: NotedClock
+) -> None:
+    takers = [Taker(queue) for _ in range(3)]
+    clock.wait_for_sleepers(3)
+    for number, delay in enumerate((100, 50, 25)):
+        queue.enqueue(delay, delay_seconds=delay)
+        wait_for(lambda number=number: len(clock.waits) == 4 + number)  # type: ignore[misc]
+        clock.wait_for_sleepers(3)
+    assert clock.waits == [None, None, None, 100, 50, 25]
+    clock.advance(25)
+    wait_for(lambda: sum(not taker.waits for taker in takers) == 1)
+    queue.purge()
+    queue.shutdown()
+    assert [job for taker in takers if (job := taker.job()) is not None] == [25]
+
+
+@pytest.mark.clause("W-06")
+def test_who_leaves_without_having_kept_the_time_wakes_nobody(
+    queue: PriorityDelayQueue, clock: NotedClock
+) -> None:
+    queue.enqueue("job", delay_seconds=10)
+    timekeeper = Taker(queue)
+    clock.wait_for_sleepers(1)
+    others = [Taker(queue, timeout=4), Taker(queue, timeout=5)]
+    clock.wait_for_sleepers(3)
+    for _ in range(5):
+        clock.advance(1)
+    assert [other.result() for other in others] == [None, None]
+    clock.advance(5)
+    assert timekeeper.job() == "job"
+    assert sorted(limit or 0 for limit in clock.waits) == [4, 5, 10]  # one wait each
+
+
+@pytest.mark.clause("W-06")
+def test_a_thread_that_is_slow_to_wake_holds_up_no_other(
+    queue: PriorityDelayQueue, clock: NotedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first was notified and has not run yet: the next item is told to the second."""
+    slow, go = [True], threading.Event()
+    wait = clock.wait
+
+    def held(parker: Parker, timeout: float | None) -> bool:
+        woken = wait(parker, timeout)
+        if slow and slow.pop():
+            assert go.wait(10)
+        return woken
+
+    monkeypatch.setattr(clock, "wait", held)
+    first = Taker(queue)
+    clock.wait_for_sleepers(1)
+    second = Taker(queue)
+    clock.wait_for_sleepers(2)
+    queue.enqueue("a")
+    wait_for(lambda: not slow)
+    queue.enqueue("b")
+    assert second.job() == "a"
+    assert first.waits
+    go.set()
+    assert first.job() == "b"
+
+
+@pytest.mark.clause("W-06")
 def test_when_the_timekeeper_leaves_with_an_item_another_keeps_the_time(
     queue: PriorityDelayQueue, clock: NotedClock
 ) -> None:
@@ -154,6 +220,17 @@ def test_who_is_interrupted_on_the_way_to_its_item_leaves_it_to_another(
     interrupted.end()
     assert isinstance(interrupted.error, KeyboardInterrupt)
     assert other.job() == "job"
+
+
+@pytest.mark.clause("W-06")
+def test_an_item_that_is_put_back_wakes_one_that_waits(queue: PriorityDelayQueue, clock: NotedClock) -> None:
+    queue.enqueue("job")
+    item = queue.dequeue()
+    assert item is not None
+    taker = Taker(queue)
+    clock.wait_for_sleepers(1)
+    queue.put_back(item)
+    assert taker.result() is item
 
 
 @pytest.mark.clause("W-07")

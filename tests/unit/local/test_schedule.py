@@ -99,6 +99,9 @@ def test_the_work_per_item_does_not_grow(pattern: str, monkeypatch: pytest.Monke
     assert max(sizes, default=0) <= schedule.FULL + 1
     timelines = queue._schedule._timelines.values()
     assert sum(len(timeline._buckets) for timeline in timelines) < 8 * count / schedule.FULL + 20
+    for timeline in timelines:  # one that is large is due as a whole or not at all
+        for start, bucket in zip(timeline._starts, timeline._buckets, strict=True):
+            assert len(bucket.items) <= schedule.FULL or start == bucket.end
     sizes.clear()
     clock.advance(100)
     assert queue.snapshot()["ready"] == count
@@ -130,25 +133,22 @@ def test_items_that_fall_due_one_by_one_are_moved_a_few_times_each(monkeypatch: 
 @pytest.mark.clause("W-05")
 @pytest.mark.campaign
 def test_no_dequeue_takes_long_however_many_are_due_at_once() -> None:
-    """1,000,000 in a full campaign: the longest dequeue stays under 50 ms (the better of two: machines have moods)."""
-    count = campaign_size(1_000_000)
-    longest = []
-    for _ in range(2):
+    """1,000,000 in a full campaign: the longest dequeue stays under 50 ms, of CPU time: it never waits."""
+    count, chance = campaign_size(1_000_000), random.Random(5)
+    for due in (lambda: chance.uniform(1, 90), lambda: 60.0):
         clock = ManualClock()
         queue = PriorityDelayQueue(LARGE, clock)
-        chance = random.Random(5)
         for number in range(count):
-            queue.enqueue(number, ("high", "normal", "low")[number % 3], chance.uniform(1, 90))
+            queue.enqueue(number, ("high", "normal", "low")[number % 3], due())
         clock.advance(100)
         gc.collect()
         gc.freeze()  # what the collector owes for a million new objects is not the queue's pause
         durations = []
         try:
             for _ in range(count):
-                begun = time.perf_counter()
+                begun = time.thread_time()
                 assert queue.dequeue() is not None
-                durations.append(time.perf_counter() - begun)
+                durations.append(time.thread_time() - begun)
         finally:
             gc.unfreeze()
-        longest.append(max(durations))
-    assert min(longest) < 0.05
+        assert max(durations) < 0.05

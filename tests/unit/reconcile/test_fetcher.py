@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,28 @@ def test_every_failure_is_an_outcome(
     assert outcome.retry_after == (30.0 if code is FetchError.RATE_LIMITED else None)
     bugs = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(bugs) == isinstance(mood, KeyError)  # a bug is not passed over in silence
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Observation(Metrics(-1, 0, 0)),
+        Observation(Metrics(1, 2**63, 0)),
+        Observation(Metrics(1, 1, 1.5)),  # type: ignore[arg-type]
+        Observation(Metrics(1, 1, True)),
+        Observation(Metrics(1, 1, 1), datetime(2026, 1, 31)),
+        Observation((1, 2)),  # type: ignore[arg-type]
+        None,
+    ],
+    ids=range(7),
+)
+def test_what_no_adapter_may_return_is_a_failure(answer: Any) -> None:
+    class Odd(PlatformAdapter):
+        def fetch(self, post_id: str) -> Observation:
+            return answer  # type: ignore[no-any-return]
+
+    outcome = fetcher(Odd(), ManualClock()).fetch("instagram", "p1")
+    assert (outcome.error_code, outcome.metrics) == (FetchError.FETCH_ERROR, Metrics(None, None, None))
 
 
 @pytest.mark.parametrize("text", ["postgresql://app:hunter2@db/x", "token=hunter2", "token = 'hunter2 x'"])

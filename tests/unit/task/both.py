@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -107,15 +108,16 @@ def _on_thread(step: Step) -> Step:
         running = step(*args, **extra)
         if not inspect.isgenerator(running):
             return running
-        while True:
-            try:
-                pause = next(running)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(pause, threading.Event):
-                assert pause.wait(30)
-            else:
-                time.sleep(pause)
+        with closing(running):
+            while True:
+                try:
+                    pause = next(running)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(pause, threading.Event):
+                    assert pause.wait(30)
+                else:
+                    time.sleep(pause)
 
     return call
 
@@ -125,16 +127,17 @@ def _on_asyncio(step: Step) -> Step:
         running = step(*args, **extra)
         if not inspect.isgenerator(running):
             return running
-        while True:
-            try:
-                pause = next(running)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(pause, threading.Event):
-                while not pause.is_set():  # noqa: ASYNC110 - another thread sets it
-                    await asyncio.sleep(0.001)
-            else:
-                await asyncio.sleep(pause)
+        with closing(running):
+            while True:
+                try:
+                    pause = next(running)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(pause, threading.Event):
+                    while not pause.is_set():  # noqa: ASYNC110 - another thread sets it
+                        await asyncio.sleep(0.001)
+                else:
+                    await asyncio.sleep(pause)
 
     return call
 

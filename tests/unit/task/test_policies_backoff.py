@@ -27,7 +27,7 @@ LARGEST = sys.float_info.max
 
 @pytest.mark.parametrize("kind", [RetryPolicy, EmptyQueuePolicy])
 @given(
-    backoff=st.floats(0, 1e6),
+    backoff=st.just(0.0) | st.floats(1e-6, 1e6),
     multiplier=st.floats(1, 1e3),
     cap=st.just(0.0) | st.floats(1e-6, 1e6),
     k=st.integers(0, 400),
@@ -35,8 +35,14 @@ LARGEST = sys.float_info.max
 def test_delay_k_is_backoff_times_multiplier_to_the_k_under_the_cap(
     kind: Any, backoff: float, multiplier: float, cap: float, k: int
 ) -> None:
-    exact = Fraction(backoff) * Fraction(multiplier) ** k
-    expected = min(exact, Fraction(cap)) if cap > 0 else min(exact, Fraction(LARGEST))
+    power = Fraction(multiplier) ** k
+    # Beyond what a float can hold (10^300 years) the delay is the cap, or the largest float.
+    exact = (
+        min(Fraction(backoff) * power, Fraction(LARGEST))
+        if power < LARGEST
+        else Fraction(LARGEST * bool(backoff))
+    )
+    expected = min(exact, Fraction(cap)) if cap > 0 else exact
     delay = kind(backoff=backoff, backoff_multiplier=multiplier, backoff_cap=cap).delay(k)
     assert delay == pytest.approx(float(expected), rel=1e-9)
     assert delay <= (cap if cap > 0 else LARGEST)

@@ -1,7 +1,7 @@
 CREATE TABLE conquiet_jobs (
-    id text PRIMARY KEY,
+    id text COLLATE "C" PRIMARY KEY,
     seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-    queue text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
     payload text NOT NULL,
     priority int NOT NULL,
     state text NOT NULL CHECK (state IN ('Ready', 'InFlight', 'Failed', 'Succeeded')),

@@ -1,0 +1,126 @@
+"""The options of `format("conquiet")` for writing, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conquiet.errors import ConquietError, JobConfigError, QueueConfigError, redact
+
+__all__ = ["JobOptions", "StreamOptions", "parsed"]
+
+_BOTH = ("sinkId", "batchId", "stagingSeconds", "journalSeconds")
+_STREAM = ("url", "stream", *_BOTH)
+_JOBS = ("dsn", "queue", "maxRetries", *_BOTH)
+_SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode")  # it hands these on to every sink
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What both sinks are told. Times are in seconds.
+
+    `sink_id` and `batch_id` name a batch of a write, so that the same batch written again adds nothing.
+    """
+
+    sink_id: str | None
+    batch_id: int | None
+    staging_seconds: int
+    journal_seconds: int
+
+
+@dataclass(frozen=True)
+class StreamOptions(_Options):
+    """Rows to the Redis stream `stream` at `url`."""
+
+    url: str
+    stream: str
+
+
+@dataclass(frozen=True)
+class JobOptions(_Options):
+    """Rows to `queue` of the job store at `dsn`."""
+
+    dsn: str
+    queue: str
+    max_retries: int
+
+
+def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | JobOptions:
+    """The options of one sink or the other: `url` and `stream`, or `dsn` and `queue`."""
+    given = {name.lower(): value for name, value in options.items()}
+    for_stream = bool({"url", "stream"} & set(given))
+    for_jobs = bool({"dsn", "queue"} & set(given))
+    if for_stream == for_jobs:
+        raise QueueConfigError(
+            'format("conquiet") writes to a Redis stream, with the options url and stream, or to a job store, with '
+            f"the options dsn and queue: {'give one pair, not both' if for_stream else 'give one pair'}"
+        )
+    names, refusal = (_STREAM, QueueConfigError) if for_stream else (_JOBS, JobConfigError)
+    reader = _Reader(given, refusal)
+    reader.refuse_unknown(names)
+    sink_id, batch_id = given.get("sinkid"), reader.number("batchId", None, 0)
+    if streaming and batch_id is not None:
+        raise refusal("option batchId is for batch writes: in a streaming query Spark counts the batches")
+    if not streaming and (sink_id is None) != (batch_id is None):
+        raise refusal("a batch write that can be repeated safely needs both options, sinkId and batchId")
+    both = (
+        sink_id,
+        batch_id,
+        reader.seconds("stagingSeconds", _DAY),
+        reader.seconds("journalSeconds", 7 * _DAY),
+    )
+    if for_stream:
+        return StreamOptions(*both, reader.required("url"), reader.required("stream"))
+    dsn = _checked_dsn(reader.required("dsn"))
+    max_retries = reader.number("maxRetries", 3, 0)
+    assert max_retries is not None
+    return JobOptions(*both, dsn, reader.required("queue"), max_retries)
+
+
+def _checked_dsn(dsn: str) -> str:
+    scheme, _, rest = dsn.partition("://")
+    if scheme == "memory":
+        raise JobConfigError(
+            "memory:// holds jobs in one process, and Spark writes from many: use postgresql://…, or "
+            "sqlite:////absolute/path.db on a local master"
+        )
+    if scheme == "sqlite" and not rest.startswith("//"):
+        raise JobConfigError(
+            f"{redact(dsn)!r} is relative to a folder that Spark's processes need not be in: write "
+            "sqlite:////absolute/path.db, with four slashes"
+        )
+    return dsn
+
+
+class _Reader:
+    def __init__(self, given: Mapping[str, str], refusal: type[ConquietError]) -> None:
+        self._given = given
+        self._refusal = refusal
+
+    def refuse_unknown(self, names: tuple[str, ...]) -> None:
+        known = {name.lower() for name in (*names, *_SPARKS_OWN)}
+        unknown = sorted(set(self._given) - known)
+        if unknown:
+            raise self._refusal(
+                f'format("conquiet") has no option {", ".join(unknown)} for this sink; there are: {", ".join(names)}'
+            )
+
+    def required(self, name: str) -> str:
+        value = self._given.get(name.lower())
+        if not value:
+            raise self._refusal(f'format("conquiet") needs the option {name}: .option("{name}", …)')
+        return value
+
+    def seconds(self, name: str, default: int) -> int:
+        value = self.number(name, default, 1)
+        assert value is not None
+        return value
+
+    def number(self, name: str, default: int | None, at_least: int) -> int | None:
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and at_least <= int(text) < 2**31):
+            raise self._refusal(f"option {name} must be a whole number of at least {at_least}, not {text!r}")
+        return int(text)

@@ -1,0 +1,100 @@
+"""Rows on their way to a Redis stream: JSON texts in Arrow columns, packed into chunks, pushed to a list.
+
+A chunk is one element of the list and one step of publishing later: a count, the lengths, the texts, all in one
+string that is made from Arrow's own buffers. Packing row by row, or command by command, takes longer than all else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from conquiet.errors import PayloadError, QueueError, QueuePayloadError
+from conquiet.flow import run
+from conquiet.payload import DEFAULT_LIMITS, decode
+from conquiet.queue.exchange import Exchange
+from conquiet.queue.wire import pack
+
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks", "refuse_malformed"]
+
+# One chunk is one atomic step of the server, in which it does nothing else: some 3 ms.
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 1024 * 1024
+
+# Appends, and says how long the list is now: the caller then knows whether it was there as it left it.
+_PUSH = """
+local length = redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+if length == 1 then
+  redis.call('SADD', KEYS[2], KEYS[1])
+  redis.call('EXPIRE', KEYS[2], ARGV[2])
+end
+return length
+"""
+
+
+class StagingList:
+    """The list of one task attempt. It expires: nobody comes back for what a killed attempt has left."""
+
+    def __init__(self, exchange: Exchange, key: str, attempts_key: str, seconds: int) -> None:
+        self._exchange = exchange
+        self._keys = (key, attempts_key)
+        self._seconds = seconds
+        self.chunks = 0
+
+    def push(self, chunk: bytes) -> None:
+        command = pack("EVAL", _PUSH, 2, *self._keys, chunk, self._seconds)
+        length = run(self._exchange.exchange("stage rows", command))
+        self.chunks += 1
+        if length != self.chunks:
+            raise QueueError(
+                f"the staged rows of this task are gone (the list has {length} chunks and not {self.chunks}): it "
+                "took longer than stagingSeconds, or Redis evicts or lost keys. Nothing was published"
+            )
+
+
+def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
+    """(rows, packed) for pieces of a column of texts."""
+    waiting = [
+        texts[start : start + CHUNK_ROWS]
+        for start in range(len(texts) - 1, -1, -1)
+        if start % CHUNK_ROWS == 0
+    ]
+    while waiting:
+        piece = waiting.pop()
+        packed = _packed(piece)
+        if len(packed) > CHUNK_BYTES and len(piece) > 1:
+            half = len(piece) // 2
+            waiting += (piece[half:], piece[:half])
+        else:
+            yield len(piece), packed
+
+
+def _packed(texts: pa.Array) -> bytes:
+    binary = texts.cast(pa.large_binary())
+    _, offsets_buffer, data = binary.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    lengths = np.diff(offsets).astype("<u4").tobytes()
+    content = data[int(offsets[0]) : int(offsets[-1])].to_pybytes() if data is not None else b""
+    return struct.pack("<I", len(binary)) + lengths + content
+
+
+def refuse_malformed(texts: pa.Array, name: Any) -> None:
+    """Every text must be what a consumer can read: a JSON object. `name(row)` says which it is; its text does not."""
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            if text is None:
+                raise PayloadError("it is null")
+            decode(text)
+            if len(text) > DEFAULT_LIMITS.max_bytes:
+                raise PayloadError(
+                    f"it is {len(text)} characters long, over the limit of {DEFAULT_LIMITS.max_bytes}"
+                )
+        except PayloadError as error:
+            raise QueuePayloadError(
+                f"{name(row)} was refused: {error}. Nothing is published: leave such rows out, or repair them, before they are written"
+            ) from None

@@ -1,0 +1,94 @@
+"""Reconciliation as a task of the Consumer Engine: the same work on leased jobs, on Redis Streams or in process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, utc
+from conquiet.errors import AttemptOrderError, PayloadError, ReportNotFoundError
+from conquiet.reconcile.attempt import Case, ReconciliationResult, say
+from conquiet.reconcile.fetcher import FetchOutcome
+from conquiet.reconcile.job import ReconciliationJob
+from conquiet.reconcile.reconciliation import Fetcher, read_case, record_attempt
+from conquiet.reconcile.rules import DEFAULT_RULES, Rules
+from conquiet.task import ConsumerTask, Transaction
+from conquiet.task.exceptions import ExceptionCategory, TransactionException
+
+__all__ = ["PlatformUnavailable", "ReconciliationTask"]
+
+
+class PlatformUnavailable(TransactionException):
+    """The platform did not answer, and asking again may help: the engine does so, as its policy says."""
+
+    def __init__(self, case: Case, outcome: FetchOutcome) -> None:
+        super().__init__(
+            f"report {case.report_id}: {case.platform} gave no answer ({outcome.error_code}): {outcome.detail}"
+        )
+        self.case = case
+        self.outcome = outcome
+
+
+class ReconciliationTask(ConsumerTask):
+    """One transaction is one attempt: a `ReconciliationJob`, or its payload.
+
+    A platform that does not answer is asked again within the attempt, by the retry policy of `process`. When that is
+    used up, the exception handler records the attempt as missing data. The transaction has then failed for the engine,
+    and may be delivered once more; that delivery finds the attempt recorded, and succeeds. Of refused credentials and
+    open breakers nothing is expected: they are recorded at once.
+
+    What is no job, and a report that does not exist, is a BUSINESS failure: asked for again, it would be no different.
+    """
+
+    span_payload_fields: Sequence[str] = ("affiliate_report_id", "attempt", "correlation_id")
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        session_factory: Callable[[], Session],
+        *,
+        rules: Rules = DEFAULT_RULES,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._fetcher = fetcher
+        self._session_factory = session_factory
+        self._rules = rules
+        self._clock = clock
+
+    def process_transaction(self, transaction: Transaction) -> ReconciliationResult:
+        try:
+            job = _job(transaction)
+            with self._session_factory() as session:
+                found = read_case(session, job.affiliate_report_id, job.attempt)
+                session.commit()
+        except (PayloadError, ReportNotFoundError, AttemptOrderError) as error:
+            raise TransactionException(str(error), ExceptionCategory.BUSINESS, cause=error) from error
+        if isinstance(found, ReconciliationResult):
+            say(found, job.correlation_id)
+            return found
+        outcome = self._fetcher.fetch(found.platform, found.post_id)
+        if outcome.may_be_retried:
+            raise PlatformUnavailable(found, outcome)
+        return self._record(found, outcome, job)
+
+    def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> None:
+        if isinstance(exception, PlatformUnavailable):
+            self._record(exception.case, exception.outcome, _job(transaction))
+
+    def _record(self, case: Case, outcome: FetchOutcome, job: ReconciliationJob) -> ReconciliationResult:
+        with self._session_factory() as session:
+            result = record_attempt(session, case, outcome, rules=self._rules, now=utc(self._clock.time()))
+            session.commit()
+        say(result, job.correlation_id or case.correlation_id)
+        return result
+
+
+def _job(transaction: Transaction) -> ReconciliationJob:
+    payload = transaction.payload
+    if isinstance(payload, ReconciliationJob):
+        return payload
+    if not isinstance(payload, dict):
+        raise PayloadError(f"a reconciliation job was expected, not {type(payload).__name__}")
+    return ReconciliationJob.from_payload(payload)

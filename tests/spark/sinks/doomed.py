@@ -1,0 +1,111 @@
+"""The sinks, which end their driver at a named point: `CONQUIET_DOOM="<point> <nth> <pid of the driver>"`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from conquiet.pipeline.job_sink import JobSink
+from conquiet.pipeline.journal import Journal
+from conquiet.pipeline.postgres_staging import PostgresStaging
+from conquiet.pipeline.sink_options import JobOptions, StreamOptions
+from conquiet.pipeline.sinks import Batch, ConquietStreamWriter, Sink, Staged
+from conquiet.pipeline.stream_sink import StreamSink
+from conquiet.queue.exchange import Exchange
+from pyspark_conquiet import DefaultSource
+
+DOOM = "CONQUIET_DOOM"
+STREAM_POINTS = (
+    "published",  # all rows are in the stream, the commit log does not know
+    "midway",  # some chunks are in the stream
+    "begun",  # the journal has the batch, the stream nothing of it
+    "staged",  # the tasks are done, the journal knows nothing
+    "staging",  # a task has begun to stage
+)
+JOB_POINTS = (
+    "published",  # the jobs are there, the commit log does not know
+    "uncommitted",  # the statement has run, its transaction is open
+    "staged",
+    "staging",
+)
+
+
+def reached(point: str) -> None:
+    doom = os.environ.get(DOOM)
+    if doom is None:
+        return
+    where, nth, driver = doom.split()
+    _times[point] = _times.get(point, 0) + 1
+    if point == where and _times[point] == int(nth):
+        # The driver's Python and its JVM are one process group; Spark's Python processes have another.
+        os.killpg(os.getpgid(int(driver)), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_times: dict[str, int] = {}
+
+
+class DoomedSource(DefaultSource):
+    @classmethod
+    def name(cls) -> str:
+        return "doomed"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ConquietStreamWriter:
+        return DoomedWriter(self.options, schema, overwrite)
+
+
+class DoomedWriter(ConquietStreamWriter):
+    def make_sink(self, options: StreamOptions | JobOptions, schema: StructType) -> Sink:
+        if isinstance(options, StreamOptions):
+            return DoomedStreamSink(options, schema)
+        return DoomedJobSink(options, schema)
+
+
+class _Doomed:
+    def stage(self, batches: Any, batch: Batch, attempt: str) -> Staged:
+        def doomed() -> Any:
+            for arrow in batches:
+                yield arrow
+                reached("staging")
+
+        staged: Staged = super().stage(doomed(), batch, attempt)  # type: ignore[misc]
+        return staged
+
+    def publish(self, staged: Sequence[Staged], batch: Batch) -> None:
+        reached("staged")
+        super().publish(staged, batch)  # type: ignore[misc]
+        reached("published")
+
+
+class DoomedStreamSink(_Doomed, StreamSink):
+    def _journal(self, exchange: Exchange, batch: Batch) -> Journal:
+        seconds = self._options.journal_seconds
+        return DoomedJournal(exchange, f"{self._prefix}:{batch.sink}", self._options.stream, seconds)
+
+
+class DoomedJournal(Journal):
+    def begin(self, number: int, staging: Sequence[tuple[str, int]]) -> bool:
+        begun = super().begin(number, staging)
+        reached("begun")
+        return begun
+
+    def step(self, batch: bytes, at: bytes, staging: bytes) -> bool:
+        more = super().step(batch, at, staging)
+        reached("midway")
+        return more
+
+
+class DoomedJobSink(_Doomed, JobSink):
+    def __init__(self, options: JobOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._staging = DoomedStaging(options)
+
+
+class DoomedStaging(PostgresStaging):
+    def _remove_others(self, connection: Any, attempts: Sequence[int], batch: Batch) -> None:
+        super()._remove_others(connection, attempts, batch)
+        reached("uncommitted")

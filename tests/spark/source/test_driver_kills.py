@@ -1,0 +1,130 @@
+"""Drivers killed -9, at named points and at random, beside a plain consumer that reclaims nothing."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conquiet.embedded import RedisServer
+from conquiet.queue import QueueConfig, QueueConsumer, connect
+from tests.acceptance.fleet import Fleet, Worker
+from tests.campaign import campaign_size
+from tests.spark.source.doomed import POINTS
+from tests.spark.source.driver import Work
+from tests.spark.source.queries import GROUP, STREAM, fill, sink_ids
+
+AT_RANDOM = "random"
+BACKLOG = 6_000  # entries that a driver finds, so that it does not run dry before it dies
+START_SECONDS, LIFE_SECONDS = 300.0, 120.0
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+@pytest.mark.clause("P-03", "P-04")
+def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random()
+    kills = campaign_size(30)
+    fates = planned(kills, chance)
+    deaths: Counter[str] = Counter()
+    began = time.monotonic()
+    with RedisServer() as server, connect(server.url) as redis, Fleet(tmp_path) as fleet:
+        ids = fill(redis, range(BACKLOG))
+        plain = PlainConsumer(server.url)
+        for number, fate in enumerate(fates):
+            driver = fleet.start(
+                Work(
+                    *(f"driver-{number}", server.url, str(tmp_path)),
+                    die_at=None if fate == AT_RANDOM else fate,
+                    die_at_nth=1
+                    if fate == "opened"
+                    else chance.randint(1, 3),  # that one comes once in a life
+                    endless=True,
+                )
+            )
+            ids += until_dead(driver, fate, chance, lambda: fill(redis, range(BACKLOG // 4)))
+            deaths[fate] += 1
+        last = fleet.start(Work("last", server.url, str(tmp_path)))
+        assert last.wait(START_SECONDS) == 0, last.last_words()
+        plain.stop()
+        theirs = plain.ids
+        left = redis.xpending(STREAM, GROUP)["pending"]
+        ledger = (
+            redis.keys("*ledger:*") if redis.llen(f"{{{STREAM}}}:conquiet-ledger:{GROUP}:query-1") else []
+        )
+    ours = sink_ids(tmp_path)
+    with capsys.disabled():
+        print(
+            f"\n{len(fates)} kill -9 of drivers in a run of {len(ids):,} entries, {time.monotonic() - began:.0f} s\n"
+            f"  killed at: {', '.join(f'{point} {count}' for point, count in deaths.most_common())}\n"
+            f"  Spark {len(ours):,}, plain consumer {len(theirs):,}, "
+            f"missing {len(set(ids) - set(ours) - set(theirs))}, "
+            f"twice {len(ours) + len(theirs) - len({*ours, *theirs})}, pending {left}"
+        )
+    assert Counter([*ours, *theirs]) == Counter(ids)  # every one, and every one once
+    assert theirs
+    assert ours
+    assert left == 0
+    assert ledger == []
+
+
+def planned(kills: int, chance: random.Random) -> list[str]:
+    """Two in three at a named point, each point as often as another; with few kills, one and the rest at random."""
+    named = max(1, kills * 2 // 3)
+    points = chance.sample(POINTS, len(POINTS)) * (named // len(POINTS) + 1)
+    fates = [*points[:named], *[AT_RANDOM] * (kills - named)]
+    chance.shuffle(fates)
+    return fates
+
+
+class PlainConsumer:
+    """One message at a time on a thread of its own, a little slower than Spark; it never reclaims."""
+
+    def __init__(self, url: str) -> None:
+        self.ids: list[str] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._consume, args=(url,))
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _consume(self, url: str) -> None:
+        with connect(url) as redis:
+            consumer = QueueConsumer(redis, QueueConfig(STREAM, GROUP, "plain", block_ms=100))
+            while not self._stopped.wait(0.1):
+                message = consumer.next()
+                if message is not None:
+                    self.ids.append(message.id)
+                    consumer.ack(message)
+
+
+def until_dead(
+    driver: Worker, fate: str, chance: random.Random, refill: Callable[[], list[str]]
+) -> list[str]:
+    """Wait for the driver's death, or bring it about; the entries added meanwhile."""
+    ids: list[str] = []
+    deadline = time.monotonic() + START_SECONDS
+    dies_at: float | None = None
+    while driver.exit_code() is None:
+        now = time.monotonic()
+        assert now < deadline, driver.last_words()
+        if driver.is_ready() and dies_at is None:
+            ids += refill()
+            dies_at = now + (chance.uniform(0, 6) if fate == AT_RANDOM else LIFE_SECONDS)
+            deadline = dies_at + 1
+        if fate == AT_RANDOM and dies_at is not None and now >= dies_at:
+            driver.kill()
+        time.sleep(0.02)
+    assert driver.exit_code() == -signal.SIGKILL, driver.last_words()
+    driver.close()
+    return ids

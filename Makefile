@@ -13,8 +13,8 @@ COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-in
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
-run: core ## the main job: start private servers, check them end to end, say what was found
-	@exec $(VENV) -m conquiet.cli.check
+run: spark ## the main job: sample reports through Redis and Spark (N=20000 of them), counted at the end
+	@exec $(VENV) -m conquiet.cli.main_job $(if $(N),--reports $(N))
 
 test: spark ## the whole test suite; long campaigns at a twentieth of their size
 	@exec $(VENV) -m pytest $(ARGS)

@@ -10,6 +10,7 @@ from itertools import count as counter
 
 from bench.harness import Bench, timed
 from conquiet.local import CircuitBreaker, PriorityDelayQueue, QueueSettings, Worker
+from conquiet.reconcile import Metrics, classify
 from conquiet.testing import ManualClock
 
 BENCH = Bench("local")
@@ -99,6 +100,26 @@ def breaker_ours(count: int) -> None:
         breaker.record_success()
 
 
+def classify_reports(count: int) -> float:
+    """Verdicts on reports of every status, one core."""
+    chance = random.Random(1)
+    reports = [
+        (
+            Metrics(*(round(seen * chance.uniform(0.7, 1.6)) for seen in (1000, 100, 10))),
+            Metrics(1000, 100, None if chance.random() < 0.1 else 10),
+            chance.uniform(0, 48),
+        )
+        for _ in range(1_000)
+    ]
+
+    def work() -> None:
+        for _ in range(count // len(reports)):
+            for claimed, observed, hours in reports:
+                classify(claimed, observed, hours)
+
+    return timed(work)
+
+
 def promotion_pause_ms() -> float:
     """The longest single dequeue while a million items that fell due at once are taken.
 
@@ -127,4 +148,5 @@ BENCH.compare("enqueue_dequeue", unit="items", count=20_000, ours=queue_ours, ra
 BENCH.compare("delayed", unit="items", count=20_000, ours=delayed_ours, raw=delayed_raw)
 BENCH.compare("worker", unit="jobs", count=20_000, ours=worker_ours)
 BENCH.compare("breaker", unit="calls", count=100_000, ours=breaker_ours)
+BENCH.compare("classify", unit="reports", count=100_000, ours=classify_reports)
 BENCH.figure("promotion_pause_ms", unit="ms", measure=promotion_pause_ms)

@@ -14,7 +14,6 @@ Families are cut by what the caller can do, not by which module noticed:
     │   └── RemoteCallError                  the call itself failed, in its child process
     ├── PolicyError (ValueError)             a policy of the Consumer Engine was refused: correct it
     ├── TaskConfigError (TypeError)          a task or a connector cannot be run as it is: change it
-    ├── EngineError                          what the Consumer Engine ends with; all in `conquiet.task.exceptions`
     ├── FlowError                            a flow yielded something that is not an effect: a bug
     ├── JobError                             anything the leased job store cannot do
     │   ├── JobConfigError (ValueError)      a setting or an argument was refused: correct it
@@ -49,6 +48,8 @@ Families are cut by what the caller can do, not by which module noticed:
         ├── LeaseLostError                   the entry belongs to another consumer by now, or was acknowledged
         ├── DataLossError                    entries were trimmed before they were read: stop that, or go on without
         └── MalformedEntryError              entries break the format; they stay pending: look, repair, acknowledge
+
+What a task raises and a consume loop ends with is in `conquiet.task.exceptions`, below the same root.
 
 No message carries a secret: text that may hold a DSN goes through `redact` first.
 """

@@ -26,6 +26,12 @@ class JobContext:
     `token` and `version` fence the handler's own writes: a later lease of the same job has a higher version.
     """
 
+    progress: tuple[float, str] | None = None
+    # The worker's business: it commits or rolls back. While it commits, a lease that is gone was not lost.
+    transaction: Any = None
+    settling = False
+    _opening_async: asyncio.Lock | None = None
+
     def __init__(
         self, job: Job, backend: Backend | None, lease_lost: Signal, *, awaits: bool = False
     ) -> None:
@@ -34,14 +40,9 @@ class JobContext:
         self.token = job.lease.token
         self.version = job.lease.version
         self.lease_lost = lease_lost
-        self.progress: tuple[float, str] | None = None
         self._backend = backend
         self._awaits = awaits
         self._opening = threading.Lock()  # a handler may ask for it from several threads, or tasks, at once
-        self._opening_async: asyncio.Lock | None = None
-        # The worker's business: it commits or rolls back. While it commits, a lease that is gone was not lost.
-        self.transaction: Any = None
-        self.settling = False
 
     @property
     def connection(self) -> Any:

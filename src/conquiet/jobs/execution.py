@@ -6,8 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from conquiet.errors import (
     AbandonedThreadsError,
@@ -31,8 +30,7 @@ __all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
 _log = logging.getLogger("conquiet.jobs")
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(NamedTuple):
     """How a job's handler ended. None of the flags and no `error`: it succeeded."""
 
     job: Job

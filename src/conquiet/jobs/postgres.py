@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,21 @@ from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.postgres_connections import PostgresConnections
+from conquiet.jobs.postgres_values import (
+    COLUMNS,
+    LEASED,
+    leased_row,
+    number_array,
+    place,
+    ready_place,
+    text_array,
+)
 from conquiet.jobs.queries import load, migrations
 from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates
 
 __all__ = ["PostgresBackend"]
 
-_CASTS = {"attempts": "attempts::text"}
-_COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
-_SQL = load("postgres", columns=_COLUMNS)
+_SQL = load("postgres", columns=COLUMNS, leased=LEASED)
 for _name in ("insert", "insert_new"):
     _SQL[_name] = _SQL[_name].replace("{insert}", _SQL["insert_part"])
 _MIGRATIONS = migrations("postgres")
@@ -85,11 +92,11 @@ class PostgresBackend(PostgresConnections):
         ids, payloads, priorities, delays, max_retries, correlation_ids = zip(*rows, strict=True)
         values = {
             "queue": queue,
-            "ids": _array(ids),
-            "payloads": _array(payloads),
-            "priorities": _numbers(priorities),
-            "delays": _numbers(delays) if any(delays) else None,
-            "max_retries": _numbers(max_retries),
+            "ids": text_array(ids),
+            "payloads": text_array(payloads),
+            "priorities": number_array(priorities),
+            "delays": number_array(delays) if any(delays) else None,
+            "max_retries": number_array(max_retries),
             "correlation_ids": list(correlation_ids) if any(correlation_ids) else None,
         }
         try:
@@ -101,19 +108,24 @@ class PostgresBackend(PostgresConnections):
                 savepoint=not skip,
             )
         except pg.UniqueViolation as error:
-            taken = yield from self._rows(_SQL["existing"], {"ids": _array(ids)}, theirs=connection)
+            taken = yield from self._rows(_SQL["existing"], {"ids": text_array(ids)}, theirs=connection)
             # All of them, if what was there is gone.
             raise duplicate_error(duplicates(ids, {row[0] for row in taken}) or ids) from error
         return Inserted(found[0][0], {row[1] for row in found} if skip else ids)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         # A token is this claim's random part and the job's number: one draw of randomness, not one per job.
-        values = {**claim._asdict(), "queues": list(claim.queues), "token": f"{secrets.token_hex(16)}-"}
-        claimed = yield from self._rows(_SQL["claim_ready"], values, "claim")
-        if not claimed:
-            values["expired_error"] = EXPIRED_ERROR
-            claimed = yield from self._rows(_SQL["claim"], values, "claim")
-        claimed.sort(key=_place)  # RETURNING keeps no order: priority, then seq
+        token = f"{secrets.token_hex(16)}-"
+        values = {**claim._asdict(), "queues": list(claim.queues), "token": token}
+        ready = yield from self._rows(_SQL["claim_ready"], values, "claim")
+        if ready:
+            ready.sort(key=ready_place)
+            return [leased_row(row, claim, token) for row in ready], False
+        return (yield from self._claim_any(claim, {**values, "expired_error": EXPIRED_ERROR}))
+
+    def _claim_any(self, claim: Claim, values: dict[str, Any]) -> Flow[tuple[list[JobRow], bool]]:
+        claimed = yield from self._rows(_SQL["claim"], values, "claim")
+        claimed.sort(key=place)
         rows = [JobRow(*row[2:]) for row in claimed]
         if len(rows) == claim.limit and any(row[1] for row in claimed):
             # Probably more delayed jobs are due than fit into a claim: let them join the others.
@@ -131,8 +143,8 @@ class PostgresBackend(PostgresConnections):
         for name, ends in (("ack", acks), ("settle", others)):
             if ends:
                 values: dict[str, Any] = {
-                    "ids": _array(end.job_id for end in ends),
-                    "tokens": _array(end.token for end in ends),
+                    "ids": text_array(end.job_id for end in ends),
+                    "tokens": text_array(end.token for end in ends),
                 }
                 if name == "settle":
                     values |= {
@@ -150,8 +162,8 @@ class PostgresBackend(PostgresConnections):
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         values = {
-            "ids": _array(job_id for job_id, _ in leases),
-            "tokens": _array(token for _, token in leases),
+            "ids": text_array(job_id for job_id, _ in leases),
+            "tokens": text_array(token for _, token in leases),
         }
         rows = yield from self._rows(_SQL["heartbeat"], values, "heartbeat")
         extended: dict[str, float] = {}
@@ -281,23 +293,6 @@ class PostgresBackend(PostgresConnections):
             if savepoint:
                 yield Call(connection.execute, "RELEASE SAVEPOINT conquiet")
             return rows
-
-
-def _place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    return claimed[5], claimed[0]
-
-
-def _array(texts: Iterable[str]) -> str:
-    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text.
-
-    None of them holds a NUL, which therefore can stand between them while all are quoted at once.
-    """
-    quoted = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
-    return f'{{"{quoted}"}}'
-
-
-def _numbers(values: Iterable[float]) -> str:
-    return f"{{{','.join(map(repr, values))}}}"
 
 
 def _psycopg(connection: Any) -> Any:

@@ -78,7 +78,9 @@ class Settling:
         """A runner has finished with it. Any thread."""
         held.ended = ended
         self._done.append(held)
-        if not self._has_done.is_set():  # waking costs as much as the rest; it is cleared before what is done is taken
+        if (
+            not self._has_done.is_set()
+        ):  # waking costs as much as the rest; it is cleared before what is done is taken
             self._has_done.set()
 
     def run(self) -> Flow[None]:

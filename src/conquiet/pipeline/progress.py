@@ -45,7 +45,7 @@ class ProgressListener(StreamingQueryListener):
         safely(self._started, event)
 
     def onQueryProgress(self, event: Any) -> None:
-        safely(self._progressed, event.progress)
+        safely(self._progressed, event)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing to say."""
@@ -59,7 +59,8 @@ class ProgressListener(StreamingQueryListener):
         self._metrics[name] = PipelineMetrics(name)
         self._say(name, "started")
 
-    def _progressed(self, progress: Any) -> None:
+    def _progressed(self, event: Any) -> None:
+        progress = event.progress
         name = self._names.get(str(progress.runId)) or progress.name or str(progress.id)[:8]
         rows, seconds = progress.numInputRows, progress.batchDuration / 1000
         lost = sum(map(_lost, progress.sources))

@@ -110,21 +110,18 @@ class _Rows:
     def transactions(self) -> Iterator[Transaction]:
         """A transaction for each row that can be one; others fail here, with the reason."""
         for place, (row_id, data) in enumerate(zip(self._ids, self._data, strict=True)):
+            if row_id is None or data is None:
+                self._refuse(place, f"the column {'id' if row_id is None else 'data'} is null")
+                continue
             try:
-                if row_id is None or data is None:
-                    raise PayloadError("null")
                 payload = decode(data)
             except PayloadError as error:
-                column = "id" if row_id is None else "data"
-                self._end(
-                    place,
-                    OutcomeStatus.FAILED,
-                    ExceptionCategory.BUSINESS,
-                    0,
-                    f"the column {column} is {error}",
-                )
+                self._refuse(place, f"the column data is refused: {error}")
             else:
                 yield Transaction(row_id, payload, {"row": place})
+
+    def _refuse(self, place: int, reason: str) -> None:
+        self._end(place, OutcomeStatus.FAILED, ExceptionCategory.BUSINESS, 0, reason)
 
     def ended(self, outcome: Outcome) -> None:
         assert outcome.transaction is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 from types import TracebackType
@@ -137,7 +136,9 @@ class _Waiter:
     __slots__ = ("_alarm", "_parker", "deadline", "woken")
 
     def __init__(self, parker: Parker, deadline: float) -> None:
-        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # A bare lock: SimpleQueue.get(timeout=...) may wait for ever if it is held up past its time (CPython).
+        self._alarm = threading.Lock()
+        self._alarm.acquire()
         self._parker = parker
         self.deadline = deadline
         self.woken = False
@@ -148,13 +149,11 @@ class _Waiter:
         return self.woken or self.deadline <= now
 
     def doze(self, seconds: float) -> None:
-        try:
-            self._alarm.get(timeout=seconds)
-        except queue.Empty:
-            pass
+        self._alarm.acquire(timeout=seconds)
 
     def rouse(self) -> None:
-        self._alarm.put(None)
+        if self._alarm.locked():
+            self._alarm.release()
 
 
 class _LastWaiter(_Waiter):

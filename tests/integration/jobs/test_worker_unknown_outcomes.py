@@ -121,13 +121,18 @@ def test_a_heartbeat(clean_postgres: str, lost: str) -> None:
 
 @either
 def test_a_release(clean_postgres: str, start: Start, lost: str) -> None:
-    go_on = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(job: Job) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
     with open_store(clean_postgres) as direct, Gate(clean_postgres, "released", lost) as gate:
         ids = direct.enqueue_many("q", [{}] * 4)
         with open_store(gate.dsn) as store:
-            worker = JobWorker(store, lambda job: go_on.wait(30), queues="q", concurrency=1, prefetch=3)
+            worker = JobWorker(store, handle, queues="q", concurrency=1, prefetch=3)
             running = start(worker)
-            until(lambda: direct.stats("q")["q"].in_flight == 4)
+            assert begun.wait(20)
             worker.stop()
             until(lambda: direct.stats("q")["q"].ready == 3)
             go_on.set()

@@ -225,6 +225,16 @@ SCENARIOS = [
         released="a unsettled x1",
     ),
     Scenario(
+        "loop timeout in a third attempt",
+        ("E-17", "E-18"),
+        policy(timeout=10, process=retry(5, timeout=4, backoff=1, multiplier=1)),
+        Script((ok("a"),), {"a process": (bad("SYSTEM", 1), ok(takes=100), ok(takes=100))}),
+        lives={"a": "process 0-1 !SYSTEM; process 2-; process 7-"},
+        ends="loop timeout 1/0/0/1",
+        ended=10,
+        released="a unsettled x3",
+    ),
+    Scenario(
         "loop timeout with everybody busy, under step and transaction limits",
         ("E-17", "E-18"),
         policy(timeout=10, batch=4, concurrency=4, transaction_timeout=50, process=retry(5, timeout=30)),

@@ -203,10 +203,11 @@ class Loop:
     def live_all(self, ids: list[str]) -> None:
         for number, name in enumerate(ids):
             life = self._lives.live(name, self._now)
-            self.seen.lives.setdefault(name, []).extend(life.until(self._deadline))
+            lines = life.until(self._deadline)
+            self.seen.lives.setdefault(name, []).extend(lines)
             if life.now > self._deadline:
                 self.seen.stop_reason = "loop timeout"
-                self.leave(name, 1)
+                self.leave(name, sum(line.startswith("process") for line in lines))
                 for other in ids[number + 1 :]:
                     self.leave(other, 0)
                 return

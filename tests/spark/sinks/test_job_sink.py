@@ -87,7 +87,9 @@ def test_rows_become_jobs(dsn: str, store: JobStore) -> None:
     assert store.list(queue=QUEUE) == []  # not before the commit
     sink.publish([staged], batch(0))
     a, b, c = (store.get(name) for name in "abc")
-    assert a and b and c
+    assert a
+    assert b
+    assert c
     assert [job.priority for job in (a, b, c)] == [9, 5, 1]
     assert [job.correlation_id for job in (a, b, c)] == ["request-1", None, "request-3"]
     assert c.payload == {"big": 123456789012345678901234567890}

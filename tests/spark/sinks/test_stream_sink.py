@@ -65,7 +65,7 @@ def test_rows_become_entries_in_order(redis_url: str, client: redis.Redis) -> No
     assert client.xlen(STREAM) == 0  # not before the commit
     sink.publish(staged, batch(0))
     assert entries(client) == rows
-    assert set(client.keys()) == {JOURNAL, STREAM.encode()}
+    assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
 
 
 @pytest.mark.parametrize("replayed_as", ["one partition", "three partitions"])
@@ -83,7 +83,7 @@ def test_a_batch_that_was_cut_off_is_finished_by_its_replay(
     parts = [rows] if replayed_as == "one partition" else [rows[4_000:], rows[:10], rows[10:4_000]]
     sink.publish(stage(sink, 3, *parts), batch(3))
     assert entries(client) == rows  # the first staging's order: the second was not needed
-    assert set(client.keys()) == {JOURNAL, STREAM.encode()}
+    assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
 
 
 def test_a_published_batch_adds_nothing_when_it_comes_again(redis_url: str, client: redis.Redis) -> None:
@@ -93,7 +93,7 @@ def test_a_published_batch_adds_nothing_when_it_comes_again(redis_url: str, clie
     for number in (1, 0):  # also one before the last
         sink.publish(stage(sink, number, rows), batch(number))
     assert entries(client) == rows
-    assert set(client.keys()) == {JOURNAL, STREAM.encode()}
+    assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
 
 
 def test_other_queries_have_journals_of_their_own(redis_url: str, client: redis.Redis) -> None:
@@ -131,7 +131,7 @@ def test_an_aborted_batch_leaves_nothing(redis_url: str, client: redis.Redis) ->
     sink = stream_sink(redis_url)
     staged = stage(sink, 0, texts(1_500), texts(1_500))
     sink.discard(staged[:1], batch(0))  # Spark has a message of one; the other attempt failed at its end
-    assert client.keys() == []
+    assert client.keys("*") == []
 
 
 def test_an_abort_after_the_commit_has_begun_keeps_what_is_recorded(
@@ -154,14 +154,14 @@ def test_attempts_that_lost_are_removed_by_the_commit(redis_url: str, client: re
     stage(sink, 0, texts(10))  # of a driver that was killed, or the slower of two attempts
     sink.publish(stage(sink, 0, texts(10)), batch(0))
     assert entries(client) == texts(10)
-    assert set(client.keys()) == {JOURNAL, STREAM.encode()}
+    assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
 
 
 def test_staging_and_journals_expire(redis_url: str, client: redis.Redis) -> None:
     sink = stream_sink(redis_url, stagingSeconds="100", journalSeconds="5000")
     staged = stage(sink, 0, texts(10))
-    assert len(client.keys()) == 2  # the list, and the set of attempts
-    for key in client.keys():
+    assert len(client.keys("*")) == 2  # the list, and the set of attempts
+    for key in client.keys("*"):
         assert 0 < client.ttl(key) <= 100
     cut = CutSink(redis_url, 0)
     with pytest.raises(Cut):
@@ -169,7 +169,7 @@ def test_staging_and_journals_expire(redis_url: str, client: redis.Redis) -> Non
     assert (
         client.ttl(JOURNAL) > 5_000
     )  # recorded, it lives as long as the journal (whose sink has the default)
-    assert all(client.ttl(key) > 5_000 for key in client.keys() if client.type(key) == b"list")
+    assert all(client.ttl(key) > 5_000 for key in client.keys("*") if client.type(key) == b"list")
     sink.publish(staged, batch(0))
     assert 100 < client.ttl(JOURNAL) <= 5_000
 
@@ -177,7 +177,7 @@ def test_staging_and_journals_expire(redis_url: str, client: redis.Redis) -> Non
 def test_staging_that_is_gone_is_an_error_and_publishes_nothing(redis_url: str, client: redis.Redis) -> None:
     sink = stream_sink(redis_url)
     staged = stage(sink, 0, texts(10), texts(10))
-    client.delete(next(key for key in client.keys() if client.type(key) == b"list"))
+    client.delete(next(key for key in client.keys("*") if client.type(key) == b"list"))
     with pytest.raises(StagingLostError, match="stagingSeconds"):
         sink.publish(staged, batch(0))
     assert client.xlen(STREAM) == 0
@@ -189,7 +189,7 @@ def test_staging_that_goes_while_it_is_published_is_an_error(redis_url: str, cli
     cut = CutSink(redis_url, 1)
     with pytest.raises(Cut):
         cut.publish(stage(cut, 0, texts(3_000)), batch(0))
-    client.delete(next(key for key in client.keys() if client.type(key) == b"list"))
+    client.delete(next(key for key in client.keys("*") if client.type(key) == b"list"))
     sink = stream_sink(redis_url)
     with pytest.raises(StagingLostError, match="what was published before stays") as caught:
         sink.publish(stage(sink, 0, texts(3_000)), batch(0))
@@ -219,7 +219,7 @@ def test_a_key_of_another_type_is_left_alone(redis_url: str, client: redis.Redis
 
 
 def test_long_and_odd_texts_arrive_as_they_are(redis_url: str, client: redis.Redis) -> None:
-    rows = ['{"x":"%s"}' % (character * 300_000) for character in "aü😀"] * 3  # noqa: UP031 - braces
+    rows = ['{"x":"%s"}' % (character * 300_000) for character in "aü😀"] * 3
     rows += ['{"nul":"\\u0000","line":"\\n"}', ' {"space" : 1}\n', "{}"] * 5
     sink = stream_sink(redis_url)
     staged = [sink.stage(iter([arrow(rows), arrow([]), arrow(rows).slice(3, 2)]), batch(0), "1")]

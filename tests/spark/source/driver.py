@@ -44,7 +44,9 @@ def main() -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     if work.die_at is not None:
         os.environ[DOOM] = f"{work.die_at} {work.die_at_nth} {os.getpid()}"
-    os.environ["PYTHONPATH"] = str(ROOT)  # for Spark's own Python processes
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
+    )  # for Spark's own Python processes
     conf = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": QUICK_TO_START}
     spark = spark_session("driver", work.master, conf)
     spark.dataSource.register(DoomedSource)

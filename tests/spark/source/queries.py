@@ -34,7 +34,8 @@ def sink_ids(folder: Path) -> list[str]:
 class Query:
     """A query that can be run again and again from its checkpoint, and the rows of each of its batches."""
 
-    def __init__(self, spark: SparkSession, url: str, folder: Path, **options: Any) -> None:
+    def __init__(self, spark: SparkSession, url: str, folder: Path, name: str = "", **options: Any) -> None:
+        self._name = name
         self._spark = spark
         self._folder = folder
         self.options = {"url": url, "stream": STREAM, "group": GROUP, "consumer": CONSUMER} | options
@@ -47,6 +48,8 @@ class Query:
     def start(self, **trigger: Any) -> StreamingQuery:
         writer = self.frame().writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        if self._name:
+            writer = writer.queryName(self._name)
         return writer.trigger(**(trigger or {"availableNow": True})).start()
 
     def run(self) -> StreamingQuery:

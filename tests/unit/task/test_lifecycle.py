@@ -85,6 +85,15 @@ def test_a_foreign_exception_is_wrapped_with_its_cause_and_says_where_it_came_fr
     assert str(failure) == "transaction tx-1: process raised KeyError: 'colour'"
 
 
+@pytest.mark.clause("E-05")
+@pytest.mark.parametrize("error", [StopIteration("done"), ExceptionGroup("two", [ValueError(), KeyError()])])
+def test_exceptions_that_mean_something_to_generators_and_groups_are_failures_too(error: Exception) -> None:
+    outcome = Told(error).start_processing(TX)
+    assert isinstance(outcome.exception, TransactionException)
+    assert outcome.exception.cause is error
+    assert outcome.category is ExceptionCategory.SYSTEM
+
+
 @pytest.mark.clause("E-05", "E-18")
 def test_the_time_limit_of_an_inner_call_is_not_the_steps() -> None:
     error = CallTimeoutError("the bank did not answer")
@@ -181,6 +190,18 @@ def test_a_value_that_comes_after_the_transactions_time_is_too_late() -> None:
     )
     assert outcome.category is ExceptionCategory.TIMEOUT
     assert outcome.handled
+
+
+@pytest.mark.clause("E-15")
+def test_a_value_that_comes_too_late_is_so_for_a_task_without_handlers_too() -> None:
+    driver = VirtualDriver()
+
+    class Bare(ConsumerTask):
+        def process_transaction(self, transaction: Transaction) -> Any:
+            driver.clock.advance(11.0)
+
+    outcome = driver.run(Lifecycle(Bare(), TEN_SECONDS, driver.clock).run(TX))
+    assert (outcome.status, outcome.category) == (OutcomeStatus.FAILED, ExceptionCategory.TIMEOUT)
 
 
 @pytest.mark.clause("E-15")

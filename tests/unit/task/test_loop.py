@@ -114,6 +114,12 @@ def test_a_fetch_that_fails_for_good_raises_with_its_cause_and_the_report() -> N
 
 
 @pytest.mark.clause("E-10")
+def test_a_fetch_that_runs_out_of_something_to_iterate_is_an_error_and_no_end() -> None:
+    with pytest.raises(FetchException, match="StopIteration"):
+        Refusing().consume_transactions(Batches(StopIteration()), batches_of(1))
+
+
+@pytest.mark.clause("E-10")
 def test_a_fetch_that_times_out_for_good_is_a_timeout_error() -> None:
     policy = ConsumerPolicy(steps=ConsumerSteps(fetch=FetchPolicy(RetryPolicy(2))))
     with pytest.raises(FetchTimeoutException, match="after 2 attempts: TimeoutError: slow") as raised:

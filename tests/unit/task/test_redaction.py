@@ -3,114 +3,25 @@
 from __future__ import annotations
 
 import logging
-import time
-import traceback
 from typing import Any
 
 import pytest
 from rich.pretty import pretty_repr
 
-from conquiet.errors import redact
 from conquiet.task import ConsumeReport, Transaction
 from conquiet.task.exceptions import (
     EngineError,
     ExceptionCategory,
     FetchException,
-    RedactedError,
     SettleException,
     TransactionException,
-    without_secrets,
 )
 from conquiet.task.mixins.policies import RetryPolicy
 from tests.unit.task.both import Batches, Engine, failing, on_both, policy
+from tests.unit.task.canaries import CANARY, DSNS, FAILURES, every_dsn, every_failure, shown
 from tests.unit.task.recorded import Recorded, attributes
 
 pytestmark = pytest.mark.clause("E-25")
-
-CANARY = "hunter2-canary"
-DSNS = [
-    f"redis://:{CANARY}@cache:6379/0",
-    f"postgresql://ann:{CANARY}@db/jobs",
-    f"host=db user=ann password={CANARY} dbname=jobs",
-    f"postgresql://db/jobs?user=ann&password={CANARY}",
-]
-every_dsn = pytest.mark.parametrize("dsn", DSNS, ids=["redis", "url", "keywords", "query"])
-
-
-class Unusual:
-    """Exceptions that keep their text elsewhere than in `args`."""
-
-    class Composed(Exception):
-        def __init__(self, dsn: str) -> None:
-            super().__init__()
-            self.dsn = dsn
-
-        def __str__(self) -> str:
-            return f"cannot reach {self.dsn}"
-
-    class Stubborn(Exception):
-        def __init__(self, dsn: str) -> None:
-            super().__init__()
-            self._parts = [dsn]
-
-        def __str__(self) -> str:
-            return "".join(self._parts)
-
-    class Refusal(TransactionException):
-        def __init__(self, dsn: str) -> None:
-            super().__init__("refused", ExceptionCategory.BUSINESS)
-            self._parts = [dsn]
-
-        def __str__(self) -> str:
-            return "".join(self._parts)
-
-
-def chained(dsn: str) -> Exception:
-    """The secret three exceptions down, once as a cause and once as a context."""
-    try:
-        try:
-            try:
-                raise ConnectionError(dsn)
-            except ConnectionError as error:
-                raise LookupError("no route") from error
-        except LookupError:
-            raise ValueError(f"while using {dsn}")  # noqa: B904 - the context is what this is about
-    except ValueError as error:
-        wrapped = RuntimeError("it did not work")
-        wrapped.__cause__ = error
-        return wrapped
-
-
-def noted(dsn: str) -> Exception:
-    error = ValueError("see the note")
-    error.add_note(f"used {dsn}")
-    return error
-
-
-FAILURES: dict[str, Any] = {
-    "text": lambda dsn: ValueError(f"cannot reach {dsn}"),
-    "second argument": lambda dsn: ValueError("cannot reach", dsn),
-    "chain": chained,
-    "note": noted,
-    "OSError": lambda dsn: OSError(111, f"cannot reach {dsn}", dsn),
-    "ImportError": lambda dsn: ImportError(f"no driver for {dsn}", name="driver"),
-    "SyntaxError": lambda dsn: SyntaxError("invalid", ("settings.py", 1, 1, f"DSN = '{dsn}'")),
-    "KeyError": lambda dsn: KeyError(dsn),
-    "timeout": lambda dsn: TimeoutError(f"cannot reach {dsn}"),
-    "a dict": lambda dsn: ValueError({"dsn": dsn}),
-    "bytes": lambda dsn: ValueError(dsn.encode()),
-    "composed": Unusual.Composed,
-    "stubborn": Unusual.Stubborn,
-    "group": lambda dsn: ExceptionGroup(
-        "several", [ValueError(dsn), ExceptionGroup("more", [OSError(1, dsn)])]
-    ),
-    "named group": lambda dsn: ExceptionGroup(f"all at {dsn}", [ValueError("x")]),
-    "stubborn group": lambda dsn: ExceptionGroup("several", [Unusual.Stubborn(dsn)]),
-    "business": lambda dsn: TransactionException(f"not at {dsn}", ExceptionCategory.BUSINESS),
-    "business from": lambda dsn: TransactionException("no", ExceptionCategory.BUSINESS, cause=chained(dsn)),
-    "stubborn business": Unusual.Refusal,
-}
-every_failure = pytest.mark.parametrize("kind", FAILURES)
 
 
 def secretive(count: int = 1) -> list[Transaction]:
@@ -122,11 +33,6 @@ def secretive(count: int = 1) -> list[Transaction]:
         )
         for number in range(count)
     ]
-
-
-def shown(error: BaseException | None) -> str:
-    assert error is not None
-    return "".join(traceback.format_exception(error)) + repr(error) + str(error)
 
 
 def account(report: ConsumeReport) -> str:
@@ -367,79 +273,3 @@ def test_a_redactor_that_fails_shows_nothing_and_costs_nothing(variant: str, giv
     assert (report.failed, report.succeeded) == (1, 1)
     assert CANARY not in str(report.outcomes[0].exception) + spans.text()
     assert "(withheld: redact() " in str(report.outcomes[0].exception)
-
-
-# -- the cleaning itself -----------------------------------------------------------------------------------------
-
-
-@every_failure
-def test_what_needs_no_stand_in_stays_what_it_was(kind: str) -> None:
-    error = FAILURES[kind](DSNS[0])
-    clean = without_secrets(error)
-    assert CANARY not in shown(clean)
-    if "stubborn" in kind or kind in ("a dict", "bytes", "named group", "SyntaxError"):
-        assert isinstance(clean, TransactionException if "business" in kind else RedactedError)
-        assert type(error).__qualname__ in str(clean) or "business" in kind
-    else:
-        assert clean is error
-
-
-def test_an_exception_without_secrets_is_not_touched() -> None:
-    inner = OSError(2, "No such file", "settings.toml")
-    error = ValueError("plain", 7, {"a": 1})
-    error.__cause__ = inner
-    before = (error.args, inner.args, inner.filename)
-    assert without_secrets(error) is error
-    assert (error.args, inner.args, inner.filename) == before
-    assert error.__cause__ is inner
-
-
-def test_a_stand_in_keeps_its_place_in_the_chain() -> None:
-    bottom = ValueError("at the bottom")
-    middle = Unusual.Stubborn(DSNS[0])
-    middle.__cause__ = bottom
-    top = LookupError("on top")
-    top.__context__ = middle
-    assert without_secrets(top) is top
-    stand_in = top.__context__
-    assert isinstance(stand_in, RedactedError)
-    assert stand_in.error_type.endswith("Unusual.Stubborn")
-    assert stand_in.__cause__ is bottom
-    assert top.__cause__ is None
-    assert not top.__suppress_context__
-
-
-def test_a_chain_that_bites_its_tail_comes_to_an_end() -> None:
-    one, two = ValueError(DSNS[0]), LookupError(DSNS[1])
-    one.__context__, two.__context__ = two, one
-    assert CANARY not in str(without_secrets(one)) + str(two)
-
-
-def test_a_chain_of_ten_thousand_is_no_problem() -> None:
-    last: BaseException = ValueError(DSNS[0])
-    for _ in range(10_000):
-        above = ValueError("above")
-        above.__cause__ = last
-        last = above
-    without_secrets(last)
-    while last.__cause__ is not None:
-        last = last.__cause__
-    assert CANARY not in str(last)
-
-
-def test_an_exception_whose_text_cannot_be_read_is_none_the_less_a_failure() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no")
-
-    engine = Engine("threads")
-    outcome = engine.live(engine.task(failing(Mute())), Transaction("a"))
-    assert str(outcome.exception) == "transaction a: process raised Mute: (no readable text)"
-
-
-@pytest.mark.parametrize("piece", ["a", "://:", "@://:", "password='", "a@", "x:", "://u:p@ "])
-def test_removing_secrets_takes_no_longer_than_reading(piece: str) -> None:
-    text = piece * (300_000 // len(piece))
-    started = time.perf_counter()
-    redact(text)
-    assert time.perf_counter() - started < 5  # it took minutes where it was quadratic

@@ -34,7 +34,7 @@ SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s::text[]);
 
 -- name: claim_ready
 -- The usual claim, in few steps: leases Ready jobs, best priority first, then oldest; none at all if a delayed job or a
--- lapsed lease has to be ranked among them (then `claim` does the work).
+-- lapsed lease has to be ranked among them (then `claim` does the work). Gives what the caller does not know already.
 WITH ready AS (
     SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT ctid AS place, priority, seq FROM conquiet_jobs
@@ -52,12 +52,12 @@ UPDATE conquiet_jobs AS job SET
     state = 'InFlight',
     lease_token = %(token)s || seq,
     lease_version = lease_version + 1,
-    lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
+    lease_expires_at = (SELECT clock_timestamp()) + %(ttl)s * interval '1 second',
     lease_ttl = %(ttl)s,
     lease_worker = %(worker)s,
-    lease_started_at = clock_timestamp()
+    lease_started_at = (SELECT clock_timestamp())
 WHERE ctid = ANY(ARRAY(SELECT place FROM ready ORDER BY priority, seq LIMIT %(limit)s))
-RETURNING job.seq, job.waiting, {columns};
+RETURNING job.seq, {leased};
 
 -- name: claim
 -- Leases the next claimable jobs: Ready and due, or with a lapsed lease, best priority first, then oldest. Rows that

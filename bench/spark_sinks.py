@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from bench.harness import Bench, timed
@@ -17,14 +17,16 @@ from conquiet.jobs import migrate, open_store
 from conquiet.pipeline.job_rows import COLUMNS
 from conquiet.pipeline.job_sink import JobSink
 from conquiet.pipeline.postgres_staging import PostgresStaging
-from conquiet.pipeline.sink_options import JobOptions
-from conquiet.pipeline.sinks import Batch, ConquietBatchWriter
+from conquiet.pipeline.sink_options import parsed
+from conquiet.pipeline.sinks import Batch, Staged
 from conquiet.queue import connect
 
 STREAM = "bench:sink"
 QUEUE = "bench"
 # As raw.PAYLOAD, with numbers that differ.
-JSON = """concat('{"report_id":"r-', id, '","affiliate_id":"a-17","claimed_views":1200,"claimed_clicks":34}')"""
+JSON = (
+    """concat('{"report_id":"r-', id, '","affiliate_id":"a-17","claimed_views":1200,"claimed_clicks":34}')"""
+)
 
 
 def add_to(bench: Bench, spark: Callable[[], SparkSession], redis_server: Callable[[], RedisServer]) -> None:
@@ -81,10 +83,10 @@ class Rival(DataSource):
     def name(cls) -> str:
         return "rival"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if "url" in self.options:
             return PipelineWriter(self.options["url"], self.options["stream"])
-        return WriteRowWriter(self.options, schema, overwrite)
+        return WriteRowWriter(self.options, schema)
 
 
 class PipelineWriter(DataSourceArrowWriter):
@@ -106,34 +108,26 @@ class PipelineWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
-class WriteRowWriter(ConquietBatchWriter):
-    """Our sink, but for psycopg's `write_row` into the staging table, and no checks."""
+class WriteRowWriter(DataSourceWriter):
+    """Row by row, as Spark hands them out, into the same staging with psycopg's `write_row`; the same commit. No checks."""
 
-    def make_sink(self, options: Any, schema: StructType) -> JobSink:
-        sink = JobSink(options, schema)
-        sink._staging = WriteRowStaging(options)
-        return sink
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = parsed(options, streaming=False)
+        JobSink(self._options, schema)  # makes the tables
+        self._batch = Batch(secrets.token_hex(8), 0)
 
-    def stage(self, batches: Iterator[Any], batch: Batch) -> Any:
-        staging = WriteRowStaging(self.options)  # type: ignore[arg-type]
-        attempt = secrets.token_hex(8)
-        from conquiet.pipeline.sinks import Staged
+    def write(self, iterator: Iterator[Row]) -> Staged:
+        rows, attempt = 0, secrets.randbits(62)
+        with psycopg.connect(self._options.dsn) as connection, connection.cursor().copy(COPY) as copy:
+            for row in iterator:
+                copy.write_row((attempt, row.id, row.payload, 5, 0.0, None))
+                rows += 1
+        return Staged(self._batch, f"{attempt << 1:x}", rows, 1)
 
-        return Staged(batch, attempt, staging.stage_rows(batches, batch, int(attempt, 16) >> 1), 1)
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = [message for message in messages if isinstance(message, Staged)]
+        attempts = [int(one.attempt, 16) >> 1 for one in staged]
+        PostgresStaging(self._options).publish(attempts, sum(one.rows for one in staged), self._batch)
 
 
-class WriteRowStaging(PostgresStaging):
-    def __init__(self, options: JobOptions) -> None:
-        super().__init__(options)
-
-    def stage_rows(self, batches: Iterator[Any], batch: Batch, attempt: int) -> int:
-        rows = 0
-        with self._connection("stage") as connection, connection.cursor() as cursor:
-            columns = ", ".join(COLUMNS)
-            with cursor.copy(f"COPY conquiet_spark_staging (attempt, {columns}) FROM STDIN") as copy:
-                for arrow in batches:
-                    ids, payloads = (arrow.column(name).to_pylist() for name in ("id", "payload"))
-                    for job_id, payload in zip(ids, payloads, strict=True):
-                        copy.write_row((attempt, job_id, payload, 5, 0.0, None))
-                    rows += len(ids)
-        return rows
+COPY = f"COPY conquiet_spark_staging (attempt, {', '.join(COLUMNS)}) FROM STDIN"

@@ -6,7 +6,6 @@ in one that they move by hand (`conquiet.testing.ManualClock`).
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from datetime import UTC, datetime
@@ -18,28 +17,29 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "utc"]
 class Parker:
     """The place where one thread waits to be woken.
 
-    A `SimpleQueue` and not a `threading.Event`: an Event takes a lock that a signal handler, running on top of
-    the thread that holds it, would wait for for ever; `SimpleQueue.put` may be called from anywhere.
+    A bare lock, which whoever wakes releases and whoever waits takes. Not a `threading.Event`, which takes a lock
+    that a signal handler, running on top of the thread that holds it, would wait for for ever. Not a `SimpleQueue`:
+    its `get(timeout=...)`, if the thread is held up past its time, finds a time left below 0 and waits for ever.
     """
 
-    __slots__ = ("_wakes",)
+    __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._lock.acquire()
 
     def wake(self) -> None:
         """End the wait in progress, or the next one. Any thread, any signal handler."""
-        self._wakes.put(None)
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # woken already, and nobody has waited since
 
     def park(self, timeout: float | None) -> bool:
         """Wait for a wake, in real time; False if none came in `timeout` seconds."""
-        if timeout is not None:
-            timeout = min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-        try:
-            self._wakes.get(timeout=timeout)
-        except queue.Empty:
-            return False
-        return True
+        if timeout is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 class Clock(Protocol):

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, IntegralType, NumericType, StringType, StructType
 
-from conquiet.errors import JobConfigError, PayloadError
+from conquiet.errors import JobConfigError
 from conquiet.jobs.checks import MAX_NAME, MAX_SECONDS
-from conquiet.payload import DEFAULT_LIMITS, decode
+from conquiet.pipeline.json_texts import first_refused
 
 __all__ = ["COLUMNS", "checked_columns", "checked_rows"]
 
@@ -56,7 +56,8 @@ def checked_rows(batch: pa.RecordBatch) -> list[pa.Array]:
         _refuse(pc.match_substring(values, "\0"), f"{name} holds NUL", ids)
     fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, MAX_SECONDS))
     _refuse(pc.invert(fits), "delay_seconds is negative, no number, or over a century", ids)
-    _refuse_payloads(payloads, ids)
+    if refused := first_refused(payloads):
+        raise _refusal(refused[0], f"payload was refused: {refused[1]}", ids)
     return columns
 
 
@@ -79,20 +80,6 @@ def _refuse(wrong: pa.Array, reason: str, ids: pa.Array) -> None:
     row = pc.index(wrong, True).as_py()
     if row >= 0:
         raise _refusal(row, reason, ids)
-
-
-def _refuse_payloads(payloads: pa.Array, ids: pa.Array) -> None:
-    for row, text in enumerate(payloads.to_pylist()):
-        try:
-            if text is None:
-                raise PayloadError("it is null")
-            decode(text)
-            if len(text) > DEFAULT_LIMITS.max_bytes:
-                raise PayloadError(
-                    f"it is {len(text)} characters long, over the limit of {DEFAULT_LIMITS.max_bytes}"
-                )
-        except PayloadError as error:
-            raise _refusal(row, f"payload was refused: {error}", ids) from None
 
 
 def _refusal(row: int, reason: str, ids: pa.Array) -> JobConfigError:

@@ -42,6 +42,7 @@ class Keeper:
         self._claiming = False  # whether the thread should claim ahead
         self._bound = ""
         self._refreshed = time.monotonic()
+        self._to_refresh: deque[Block] = deque()
         self._failure: Exception | None = None
         self._io = threading.Lock()
         self._changed = threading.Condition()
@@ -53,14 +54,14 @@ class Keeper:
     def commit(self, blocks: Sequence[Block]) -> None:
         """These are durably committed, and so is all that was claimed before them."""
         self._check()
-        if blocks and blocks[-1] in self._held:
-            with self._turn():
-                while self._held:
-                    block = self._held.popleft()
-                    self._committed.append(block)
-                    if block == blocks[-1]:
-                        break
-                self._running = 0
+        with self._turn():
+            if not blocks or blocks[-1] not in self._held:
+                return  # settled before
+            block = None
+            while block != blocks[-1]:
+                block = self._held.popleft()
+                self._committed.append(block)
+            self._running = 0
 
     def next_batch(self, limit: int, bound: str) -> list[Block]:
         """The next blocks, of at most `limit` entries together, none of them after `bound`."""
@@ -128,20 +129,26 @@ class Keeper:
                 with self._io:
                     self._step()
             except QueueConnectionError as error:
-                # The next trigger meets it itself, if it lasts; a heartbeat missed is not worth a query.
-                _log.warning("%s; tried again at the next heartbeat", error)
-                self._claiming = False
+                if self._failure is not None:
+                    return
+                # To refresh or settle a block again does no harm; a heartbeat missed is not worth a query.
+                _log.warning("%s; tried again in a moment", error)
                 self._pause()
             except Exception as error:  # noqa: BLE001 - raised in the query's own thread, at its next call
                 self._failure = error
                 return
 
     def _work(self) -> bool:
-        return bool(self._committed) or self._claiming or time.monotonic() >= self._refresh_due()
+        due = time.monotonic() >= self._refresh_due()
+        return bool(due or self._to_refresh or self._committed or self._claiming)
 
     def _step(self) -> None:
         if time.monotonic() >= self._refresh_due():
-            self._refresh()
+            self._refreshed = time.monotonic()
+            self._to_refresh = deque([*self._committed, *self._held])
+        if self._to_refresh:
+            # Fresh entries cost next to nothing, and of a block that was settled meanwhile none is left.
+            self._ledger.refresh(self._to_refresh.popleft(), int(self._heartbeat * 500))
         elif self._committed:
             self._settle_one()
         elif self._claiming:
@@ -155,19 +162,18 @@ class Keeper:
     def _refresh_due(self) -> float:
         return self._refreshed + self._heartbeat
 
-    def _refresh(self) -> None:
-        """All blocks, one step each. Those of a batch that was just claimed are fresh and cost next to nothing."""
-        self._refreshed = time.monotonic()
-        for block in [*self._committed, *self._held]:
-            self._ledger.refresh(block, int(self._heartbeat * 500))
-
     def _settle_one(self) -> None:
         self._ledger.settle(self._committed[0])
         self._committed.popleft()
 
     def _claim(self, room: int) -> bool:
         """One more block; False if there was nothing to claim."""
-        claim = self._ledger.claim(min(room, self._next_entries), self._bound)
+        try:
+            claim = self._ledger.claim(min(room, self._next_entries), self._bound)
+        except QueueConnectionError as error:
+            # Whether there is one more block, only the ledger knows now: the next run reads it, this one is over.
+            self._failure = error
+            raise
         if claim is None:
             return False
         self._held.append(claim.block)

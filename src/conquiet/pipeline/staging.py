@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from conquiet.errors import PayloadError, QueueError, QueuePayloadError
+from conquiet.errors import QueueError
 from conquiet.flow import run
-from conquiet.payload import DEFAULT_LIMITS, decode
 from conquiet.queue.exchange import Exchange
 from conquiet.queue.wire import pack
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks", "refuse_malformed"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
 
 # One chunk is one atomic step of the server, in which it does nothing else: some 3 ms.
 CHUNK_ROWS = 1_000
@@ -81,20 +79,3 @@ def _packed(texts: pa.Array) -> bytes:
     lengths = np.diff(offsets).astype("<u4").tobytes()
     content = data[int(offsets[0]) : int(offsets[-1])].to_pybytes() if data is not None else b""
     return struct.pack("<I", len(binary)) + lengths + content
-
-
-def refuse_malformed(texts: pa.Array, name: Any) -> None:
-    """Every text must be what a consumer can read: a JSON object. `name(row)` says which it is; its text does not."""
-    for row, text in enumerate(texts.to_pylist()):
-        try:
-            if text is None:
-                raise PayloadError("it is null")
-            decode(text)
-            if len(text) > DEFAULT_LIMITS.max_bytes:
-                raise PayloadError(
-                    f"it is {len(text)} characters long, over the limit of {DEFAULT_LIMITS.max_bytes}"
-                )
-        except PayloadError as error:
-            raise QueuePayloadError(
-                f"{name(row)} was refused: {error}. Nothing is published: leave such rows out, or repair them, before they are written"
-            ) from None

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType, StructType
 
-from conquiet.errors import QueueConfigError, QueueError
+from conquiet.errors import QueueConfigError, QueueError, QueuePayloadError
 from conquiet.pipeline.journal import Journal
 from conquiet.pipeline.json_rows import JsonRows
+from conquiet.pipeline.json_texts import first_refused
 from conquiet.pipeline.sink_options import StreamOptions
 from conquiet.pipeline.sinks import Batch, Staged
-from conquiet.pipeline.staging import StagingList, chunks, refuse_malformed
+from conquiet.pipeline.staging import StagingList, chunks
 from conquiet.queue import connect
 from conquiet.queue.exchange import Exchange
 
@@ -83,7 +84,12 @@ class StreamSink:
         if self._rows is not None:
             return self._rows.encoded(arrow)
         texts = arrow.column(_COLUMN)
-        refuse_malformed(texts, lambda row: f"data of row {before + row + 1} of this task")
+        if refused := first_refused(texts):
+            row, reason = refused
+            raise QueuePayloadError(
+                f"data of row {before + row + 1} of this task was refused: {reason}. Nothing is published: leave such "
+                "rows out, or repair them, before they are written"
+            )
         return texts
 
     def _journal(self, exchange: Exchange, batch: Batch) -> Journal:

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 from redis import Redis
 
-from conquiet.errors import QueueError
-from conquiet.pipeline.blocks import entries_in
+from conquiet.errors import QueueConnectionError, QueueError
+from conquiet.pipeline.blocks import Block, entries_in
 from conquiet.pipeline.keeper import Keeper
-from conquiet.pipeline.ledger import Ledger
+from conquiet.pipeline.ledger import Claim, Ledger
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 
 Make = Callable[..., Keeper]
@@ -109,6 +109,53 @@ def test_blocks_of_a_long_batch_are_kept_fresh(redis: Redis, make: Make) -> None
         time.sleep(0.05)
     keeper.close()
     eventually(lambda: len(recovery.claim_stale(1_500, 100)) == 20)
+
+
+@pytest.mark.clause("P-03")
+def test_a_block_whose_claim_was_not_answered_is_not_passed_over(
+    redis: Redis, one_redis: str, make: Make
+) -> None:
+    """The ledger has a block that the keeper does not know of: going on would take it for committed."""
+
+    class AnswerLost(Ledger):
+        def claim(self, count: int, bound: str = "") -> Claim | None:
+            super().claim(count, bound)
+            raise QueueConnectionError("the answer did not arrive")
+
+    fill(redis, 20)
+    batch = make().next_batch(10, "")
+    with connect(one_redis) as client:
+        keeper = Keeper(AnswerLost(client, "s", "g", "c"), block_entries=10, ahead=10, heartbeat=60.0)
+        keeper.run(batch)
+        eventually(lambda: pending(redis) == 20)
+        eventually(lambda: keeper._failure is not None)
+        with pytest.raises(QueueConnectionError):
+            keeper.commit(batch)
+        keeper.close()
+    successor = make()
+    successor.commit(batch)
+    assert entries_in(successor.next_batch(100, "")) == 10
+
+
+def test_a_settling_that_fails_for_a_moment_is_done_later(redis: Redis, one_redis: str) -> None:
+    class Interrupted(Ledger):
+        tries = 0
+
+        def settle(self, block: Block) -> int:
+            self.tries += 1
+            if self.tries == 1:
+                raise QueueConnectionError("not now")
+            return super().settle(block)
+
+    fill(redis, 20)
+    with connect(one_redis) as client:
+        ledger = Interrupted(client, "s", "g", "c")
+        keeper = Keeper(ledger, block_entries=10, ahead=0, heartbeat=0.1)
+        batch = keeper.next_batch(20, "")
+        keeper.commit(batch)
+        eventually(lambda: pending(redis) == 0)
+        keeper.close()
+    assert ledger.tries == len(batch) + 1
 
 
 def test_large_entries_are_claimed_in_small_blocks(redis: Redis, make: Make) -> None:

@@ -1,0 +1,38 @@
+"""Columns of JSON text, looked at before they are written: each must be what a consumer or a worker can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from conquiet.errors import PayloadError
+from conquiet.payload import DEFAULT_LIMITS, decode
+
+__all__ = ["first_refused"]
+
+
+def first_refused(texts: pa.Array) -> tuple[int, str] | None:
+    """The first row that is no JSON object, or too long for one, and why; the text itself is not told."""
+    if texts.null_count:
+        return pc.index(pc.is_null(texts), True).as_py(), "it is null"
+    lengths = pc.binary_length(texts)
+    longest = pc.max(lengths).as_py() or 0
+    if longest > DEFAULT_LIMITS.max_bytes:
+        return (
+            pc.index(lengths, longest).as_py(),
+            f"it is {longest} bytes long, over the limit of {DEFAULT_LIMITS.max_bytes}",
+        )
+    return _first_unreadable(texts.to_pylist())
+
+
+def _first_unreadable(texts: Iterable[str]) -> tuple[int, str] | None:
+    row = -1
+    try:
+        for text in texts:
+            row += 1
+            decode(text)
+    except PayloadError as error:
+        return row, str(error)
+    return None

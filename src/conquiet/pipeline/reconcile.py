@@ -1,0 +1,147 @@
+"""Reconciliation in bulk: the verdict on every report, in native Spark SQL, by the rules of the per-job path.
+
+    reports ── checked ──┬── once each ──┐
+                         │               ├── joined ── judged ──┬── verdicts, trust, alerts, retries
+    metrics ── checked ──┼── newest ─────┘
+                         └── quarantine
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from conquiet.errors import ReconcileConfigError
+from conquiet.pipeline.inputs import METRICS, REPORTS, checked_columns
+from conquiet.pipeline.quarantine import checked_metrics, checked_reports, quarantined
+from conquiet.pipeline.verdict_columns import judged
+from conquiet.reconcile.rules import DEFAULT_RULES, METRIC_NAMES, Rules
+
+__all__ = ["ReconcileOutputs", "judged_reports", "outputs_of", "reconcile_batch"]
+
+_POST = ["platform", "post_id"]
+_ATTEMPT = ["report_id", "attempt"]
+
+
+class ReconcileOutputs(NamedTuple):
+    """What follows from the reports. Lazy, and each computed by itself: persist the reports if you write several.
+
+    verdicts    one per (report_id, attempt)
+    trust       the changes of trust, in whole hundredths: at most one per (report_id, attempt)
+    alerts      at most one per (report_id, status)
+    retries     reports to be judged again, with the number of that attempt: reports, from `scheduled_retry_at` on
+    quarantine  rows that could not be judged, and why
+    """
+
+    verdicts: DataFrame
+    trust: DataFrame
+    alerts: DataFrame
+    retries: DataFrame
+    quarantine: DataFrame
+
+
+def reconcile_batch(
+    reports: DataFrame,
+    metrics: DataFrame,
+    rules: Rules = DEFAULT_RULES,
+    as_of: datetime | None = None,
+    *,
+    unique_reports: bool = False,
+) -> ReconcileOutputs:
+    """Judge `reports` by the newest `metrics` of each post at or before `as_of`, which is now if it is not given.
+
+    The same inputs and the same `as_of` give the same outputs. `as_of` is also when the attempts are made: retries are
+    counted from it, and what was submitted after it is impossible. Rows with the same (report_id, attempt) are judged
+    once; `unique_reports` says that there are none, which saves a shuffle and a sort.
+    """
+    moment = _moment(as_of)
+    rows, quarantine = judged_reports(reports, metrics, rules, moment, unique_reports=unique_reports)
+    return outputs_of(rows, quarantine, moment)
+
+
+def judged_reports(
+    reports: DataFrame, metrics: DataFrame, rules: Rules, as_of: datetime, *, unique_reports: bool = False
+) -> tuple[DataFrame, DataFrame]:
+    """Everything about the reports that could be judged, a row for each; and the quarantine."""
+    all_reports = checked_reports(checked_columns(reports, REPORTS, "reports"), as_of)
+    all_metrics = checked_metrics(checked_columns(metrics, METRICS, "metrics"))
+    good_reports = all_reports.where(f.col("reason").isNull()).select(*REPORTS)
+    good_metrics = all_metrics.where(f.col("reason").isNull()).select(*METRICS)
+    quarantine = quarantined(all_reports, "reports").unionByName(quarantined(all_metrics, "metrics"))
+    if not unique_reports:
+        good_reports = _once_each(good_reports)
+    # A hash table of the posts in each partition: both sides would have to be sorted otherwise.
+    newest = _newest(good_metrics, as_of).hint("shuffle_hash")
+    return judged(good_reports.join(newest, _POST, "left"), rules, as_of), quarantine
+
+
+def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> ReconcileOutputs:
+    """The tables that are cut from the judged reports."""
+    now = f.lit(as_of)
+    verdicts = rows.select(
+        "report_id",
+        "affiliate_id",
+        "platform",
+        "attempt",
+        "status",
+        "level",
+        "max_diff",
+        "confidence",
+        "trust_event",
+        "trust_delta",
+        "missing_fields",
+        "scheduled_retry_at",
+    )
+    trust = rows.where(f.col("trust_event").isNotNull()).select(
+        "report_id",
+        "attempt",
+        "affiliate_id",
+        f.col("trust_event").alias("event"),
+        f.col("trust_delta").alias("delta_hundredths"),
+        now.alias("recorded_at"),
+    )
+    first_alert = f.min(f.struct("attempt", "alert")).alias("first")
+    alerts = rows.where(f.col("alert").isNotNull()).groupBy("report_id", "status").agg(first_alert)
+    retries = rows.where(f.col("scheduled_retry_at").isNotNull()).withColumn("attempt", f.col("attempt") + 1)
+    return ReconcileOutputs(
+        verdicts,
+        trust,
+        alerts.select(
+            "report_id",
+            "status",
+            f.col("first.attempt").alias("attempt"),
+            f.col("first.alert.kind").alias("kind"),
+            f.col("first.alert.severity").alias("severity"),
+            now.alias("raised_at"),
+        ),
+        retries.select(*REPORTS, "scheduled_retry_at"),
+        quarantine,
+    )
+
+
+def _moment(as_of: datetime | None) -> datetime:
+    if as_of is None:
+        return datetime.now(UTC)
+    if as_of.tzinfo is None:
+        raise ReconcileConfigError("as_of needs a zone: datetime(2026, 1, 31, tzinfo=UTC)")
+    return as_of.astimezone(UTC)
+
+
+def _once_each(reports: DataFrame) -> DataFrame:
+    """One row per (report_id, attempt). If they differ the earliest counts, so that any order gives the same one."""
+    others = [name for name in REPORTS if name not in (*_ATTEMPT, "submitted_at")]
+    order = Window.partitionBy(*_ATTEMPT).orderBy("submitted_at", *others)
+    return reports.withColumn("_row", f.row_number().over(order)).where("_row = 1").drop("_row")
+
+
+def _newest(metrics: DataFrame, as_of: datetime) -> DataFrame:
+    """The last observation of each post. Rows of the same moment are one observation, the largest numbers of which
+    count: whichever order they come in. Numbers, not structs, are aggregated: only those fit Spark's hash aggregate.
+    """
+    known = metrics.where(f.col("observed_at") <= f.lit(as_of)).repartition(*_POST)  # by which all steps go
+    moments = known.groupBy(*_POST, "observed_at").agg(*(f.max(name).alias(name) for name in METRIC_NAMES))
+    latest = (f.max_by(name, "observed_at").alias(name) for name in METRIC_NAMES)
+    return moments.groupBy(*_POST).agg(*latest, f.max("observed_at").alias("observed_at"))

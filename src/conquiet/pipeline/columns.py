@@ -12,7 +12,8 @@ __all__ = ["payload"]
 def payload(schema: StructType | MapType | ArrayType | str, column: str = "data") -> Column:
     """The JSON text of `column` as a struct named `payload`, parsed in the JVM.
 
-    Null where the text is no JSON object, or not text at all: keep `id` beside it to find out which entry that was.
+    Fields are null where the text does not have them, all of them where it is no JSON: keep `id` beside it, to find
+    out which entry that was.
     `schema` is a type or a DDL string, such as `"report_id STRING, claimed_views BIGINT"`.
     """
     return from_json(col(column), schema).alias("payload")

@@ -96,7 +96,7 @@ class Lifecycle:
         task: Any,
         policy: ConsumerPolicy,
         clock: Clock,
-        is_cut_off: Callable[[], bool] = lambda: True,
+        is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         steps, name = policy.steps, type(task).__name__
         self.task_name = name

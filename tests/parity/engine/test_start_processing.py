@@ -10,14 +10,11 @@ from tests.parity.engine.script import Script, bad, policy, retry
 from tests.parity.engine.trace import described
 from tests.parity.engine.variants import ONE
 
-# Out here, who let a CancelledError out cannot be told: it is raised, as any coroutine would.
-TABLE = [scenario for scenario in SCENARIOS if "CancelledError" not in scenario.name]
-
 
 @pytest.mark.parametrize("variant", ONE)
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(one, id=one.name, marks=pytest.mark.clause("E-01", *one.clauses)) for one in TABLE],
+    [pytest.param(one, id=one.name, marks=pytest.mark.clause("E-01", *one.clauses)) for one in SCENARIOS],
 )
 def test_the_life_of_one_transaction(scenario: Scenario, variant: str) -> None:
     trace, outcome = ONE[variant](scenario.script, scenario.policy)

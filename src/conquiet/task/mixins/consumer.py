@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +96,9 @@ class ConsumerMixin(_Consumer):
         """The life of one transaction, outside any loop: nothing is fetched or settled."""
         _refuse_coroutines(self)
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
-        return run(Lifecycle(self, policy, clock).run(transaction), clock=clock, calls=calls)
+        # Nobody can cut this off: a CancelledError is the task's own, and its failure.
+        cycle = Lifecycle(self, policy, clock, is_cut_off=lambda: False)
+        return run(cycle.run(transaction), clock=clock, calls=calls)
 
 
 class AsyncConsumerMixin(_Consumer):
@@ -122,7 +125,11 @@ class AsyncConsumerMixin(_Consumer):
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outcome:
         """The life of one transaction, outside any loop: nothing is fetched or settled."""
-        return await run_async(Lifecycle(self, policy, clock).run(transaction))
+        caller = asyncio.current_task()
+        assert caller is not None
+        before = caller.cancelling()
+        cycle = Lifecycle(self, policy, clock, is_cut_off=lambda: caller.cancelling() > before)
+        return await run_async(cycle.run(transaction))
 
 
 def _source(connector: Any, suffix: str) -> Source:

@@ -1,4 +1,4 @@
-"""The Spark source against a plain consumer, both from a full stream to parsed rows, acknowledged."""
+"""The Spark source against a plain consumer, both from a full stream to parsed rows, acknowledged; and the sinks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import redis
 from pyspark.sql import SparkSession
 
-from bench import raw
+from bench import raw, spark_sinks
 from bench.harness import Bench, timed
 from conquiet.embedded import RedisServer
 from conquiet.pipeline import payload, spark_session
@@ -81,3 +81,4 @@ def source_ours(count: int) -> float:
 
 
 BENCH.compare("source", unit="entries", count=1_000_000, ours=source_ours, raw=source_raw)
+spark_sinks.add_to(BENCH, spark, redis_server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +34,8 @@ def add_to(bench: Bench, spark: Callable[[], SparkSession], redis_server: Callab
     postgres_server = bench.needs(PostgresServer)
 
     def rows(count: int, *columns: str) -> DataFrame:
-        spark().dataSource.register(Rival)
+        for rival in (Rival, ArrowRival):
+            spark().dataSource.register(rival)
         return spark().range(count).selectExpr(*columns)
 
     def to_stream(source: str, count: int) -> float:
@@ -62,6 +64,7 @@ def add_to(bench: Bench, spark: Callable[[], SparkSession], redis_server: Callab
         count=1_000_000,
         ours=lambda count: to_stream("conquiet", count),
         pipeline=lambda count: to_stream("rival", count),
+        arrow_pipeline=lambda count: to_stream("arrow_rival", count),
     )
     bench.compare(
         "job_sink",
@@ -77,7 +80,7 @@ def _save(frame: DataFrame, source: str, **options: str) -> None:
 
 
 class Rival(DataSource):
-    """The same Spark around other ways to write."""
+    """Writers as Spark's documentation shows them, row by row."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,23 +92,40 @@ class Rival(DataSource):
         return WriteRowWriter(self.options, schema)
 
 
-class PipelineWriter(DataSourceArrowWriter):
+class ArrowRival(Rival):
+    """... and from Arrow batches."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "arrow_rival"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return ArrowPipelineWriter(self.options["url"], self.options["stream"])
+
+
+class PipelineWriter(DataSourceWriter):
     """redis-py's pipeline, straight into the stream: a task that is repeated repeats its rows."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._url = url
         self._stream = stream
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self.write_texts(row.data for row in iterator)
+
+    def write_texts(self, texts: Iterator[str]) -> WriterCommitMessage:
         with connect(self._url, socket_timeout=60) as client:
-            for batch in iterator:
-                texts = batch.column("data").to_pylist()
-                for begin in range(0, len(texts), 1_000):
-                    pipeline = client.pipeline(transaction=False)
-                    for text in texts[begin : begin + 1_000]:
-                        pipeline.xadd(self._stream, {"data": text})
-                    pipeline.execute()
+            while part := list(itertools.islice(texts, 1_000)):
+                pipeline = client.pipeline(transaction=False)
+                for text in part:
+                    pipeline.xadd(self._stream, {"data": text})
+                pipeline.execute()
         return WriterCommitMessage()
+
+
+class ArrowPipelineWriter(PipelineWriter, DataSourceArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.write_texts(text for batch in iterator for text in batch.column("data").to_pylist())
 
 
 class WriteRowWriter(DataSourceWriter):

@@ -25,9 +25,19 @@ from pyspark.sql.types import (
 from conquiet.errors import ReconcileConfigError
 from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 
-__all__ = ["METRICS", "ORIGIN", "REPORTS", "checked_columns", "json_rows", "read_metrics", "read_reports"]
+__all__ = [
+    "ENQUEUED_AT",
+    "METRICS",
+    "ORIGIN",
+    "REPORTS",
+    "checked_columns",
+    "json_rows",
+    "read_metrics",
+    "read_reports",
+]
 
 ORIGIN: Final = "_origin"
+ENQUEUED_AT: Final = "enqueued_at"
 REPORTS: Final[Mapping[str, type[DataType]]] = MappingProxyType(
     {
         "report_id": IntegralType,
@@ -50,6 +60,7 @@ METRICS: Final[Mapping[str, type[DataType]]] = MappingProxyType(
 _CALLED: Final[Mapping[type[DataType], str]] = MappingProxyType(
     {IntegralType: "bigint", StringType: "string", TimestampType: "timestamp"}
 )
+_NAMES_OF_THINGS: Final = ("report_id", "attempt")  # numbers, but of no quantity
 _CORRUPT: Final = "_corrupt"
 # With a zone: a time of day without one means another moment on every machine.
 _TIME: Final = r"\A\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})\z"
@@ -68,7 +79,7 @@ def read_metrics(spark: SparkSession, path: str, format: str = "parquet") -> Dat
 def checked_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], name: str) -> DataFrame:
     """`rows` with exactly these columns (and where they came from); or an error that names the first that is wrong.
 
-    `attempt` may be left out, or null: then it is 1.
+    `attempt` may be left out, or null: then it is 1. `enqueued_at` stays, where rows come from a queue.
     """
     found = {field.name: field.dataType for field in rows.schema.fields}
     _refuse_missing(list(found), columns, name)
@@ -83,7 +94,7 @@ def checked_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], name
         if kind is IntegralType:
             value = value.cast("bigint")
         chosen.append((f.coalesce(value, f.lit(1)) if column == "attempt" else value).alias(column))
-    return rows.select(*chosen, *([ORIGIN] if ORIGIN in found else []))
+    return rows.select(*chosen, *(extra for extra in (ENQUEUED_AT, ORIGIN) if extra in found))
 
 
 def json_rows(
@@ -216,8 +227,10 @@ def _time_refusals(columns: Mapping[str, type[DataType]], prefix: str = "") -> l
 
 
 def _refusal(name: str, kind: type[DataType], text: Column) -> Column:
-    rule = {
-        TimestampType: "must be a time with a zone, as in 2026-01-31T12:00:00Z",
-        IntegralType: f"must be a whole number from 0 to {MAX_CLAIM}",
-    }.get(kind, "must be a text")
+    if kind is TimestampType:
+        rule = "must be a time with a zone, as in 2026-01-31T12:00:00Z"
+    elif kind is IntegralType:
+        rule = "must be a whole number" + ("" if name in _NAMES_OF_THINGS else f" from 0 to {MAX_CLAIM}")
+    else:
+        rule = "must be a text"
     return f.concat(f.lit(f"{name} {rule}, not "), f.substring(text, 1, 60))

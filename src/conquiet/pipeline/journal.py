@@ -114,16 +114,11 @@ local batch, at, left = unpack(redis.call('HMGET', KEYS[1], 'batch', 'at', 'left
 if batch ~= ARGV[1] or at ~= ARGV[2] then return 0 end
 local chunk = redis.call('LINDEX', KEYS[3], 0)
 if not chunk then return redis.error_reply('STAGINGLOST rows that were staged are gone: ' .. KEYS[3]) end
-local call, number, piece, stream = redis.call, struct.unpack, string.sub, KEYS[2]
-local rows = number('<I4', chunk)
-local from = 5 + 4 * rows
-for i = 1, rows do
-  local to = from + number('<I4', chunk, 1 + 4 * i)
-  call('XADD', stream, '*', 'data', piece(chunk, from, to - 1))
-  from = to
-end
+local rows = cmsgpack.unpack(chunk)
+local call, stream = redis.call, KEYS[2]
+for i = 1, #rows do call('XADD', stream, '*', 'data', rows[i]) end
 call('LPOP', KEYS[3])
-call('HINCRBY', KEYS[1], 'rows', rows)
+call('HINCRBY', KEYS[1], 'rows', #rows)
 call('EXPIRE', KEYS[1], ARGV[3])
 if tonumber(left) > 1 then
   call('HINCRBY', KEYS[1], 'left', -1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from conquiet.pipeline.inputs import METRICS, ORIGIN, REPORTS
+from conquiet.pipeline.inputs import ENQUEUED_AT, METRICS, ORIGIN, REPORTS
 from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 from conquiet.reconcile.submission import MAX_NAME
 
@@ -16,11 +16,17 @@ __all__ = ["checked_metrics", "checked_reports", "quarantined"]
 
 REASON = "reason"
 _MAX_ATTEMPT = 2**31 - 1
-_FIRST_MOMENT = datetime(1, 1, 2, tzinfo=UTC)  # what any zone can still show as a date
+# In microseconds: a literal this old goes through Java's other calendar, which moves it by days.
+_FIRST_MOMENT = (datetime(1, 1, 2, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+    microseconds=1
+)
 
 
 def checked_reports(reports: DataFrame, as_of: datetime) -> DataFrame:
     """`reports` and a column `reason`, null where a report keeps the rules."""
+    latest = f.lit(as_of)
+    if ENQUEUED_AT in reports.columns:
+        latest = f.least(latest, f.col(ENQUEUED_AT))
     reasons = [
         _malformed(reports),
         f.when(f.col("report_id").isNull(), "report_id is missing"),
@@ -28,9 +34,9 @@ def checked_reports(reports: DataFrame, as_of: datetime) -> DataFrame:
         *(_claim_reason(f"claimed_{name}") for name in METRIC_NAMES),
         *_time_reasons("submitted_at"),
         f.when(
-            f.col("submitted_at") > f.lit(as_of),
+            f.col("submitted_at") > latest,
             f.concat(
-                f.lit("submitted_at is "), _shown("submitted_at"), f.lit(f", after {as_of.isoformat()}")
+                f.lit("submitted_at is "), _shown("submitted_at"), f.lit(", after "), latest.cast("string")
             ),
         ),
         f.when(
@@ -104,7 +110,7 @@ def _claim_reason(name: str) -> Column:
 def _time_reasons(name: str) -> list[Column]:
     return [
         f.when(f.col(name).isNull(), f"{name} is missing"),
-        f.when(f.col(name) < f.lit(_FIRST_MOMENT), f"{name} is before the year 1"),
+        f.when(f.unix_micros(name) < _FIRST_MOMENT, f"{name} is before the year 1"),
     ]
 
 

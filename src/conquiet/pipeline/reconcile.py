@@ -1,9 +1,9 @@
 """Reconciliation in bulk: the verdict on every report, in native Spark SQL, by the rules of the per-job path.
 
-    reports ── checked ──┬── once each ──┐
-                         │               ├── joined ── judged ──┬── verdicts, trust, alerts, retries
-    metrics ── checked ──┼── newest ─────┘
-                         └── quarantine
+reports ── checked ──┬── once each ──┐
+                     │               ├── joined ── judged ──┬── verdicts, trust, alerts, retries
+metrics ── checked ──┼── newest ─────┘
+                     └── quarantine
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyspark.sql import functions as f
 from conquiet.errors import ReconcileConfigError
 from conquiet.pipeline.inputs import METRICS, REPORTS, checked_columns
 from conquiet.pipeline.quarantine import checked_metrics, checked_reports, quarantined
-from conquiet.pipeline.verdict_columns import judged
+from conquiet.pipeline.verdict_columns import BARRIER, judged
 from conquiet.reconcile.rules import DEFAULT_RULES, METRIC_NAMES, Rules
 
-__all__ = ["ReconcileOutputs", "judged_reports", "outputs_of", "reconcile_batch"]
+__all__ = ["Judged", "ReconcileOutputs", "judged_reports", "moment_of", "outputs_of", "reconcile_batch"]
 
 _POST = ["platform", "post_id"]
 _ATTEMPT = ["report_id", "attempt"]
@@ -43,6 +43,14 @@ class ReconcileOutputs(NamedTuple):
     quarantine: DataFrame
 
 
+class Judged(NamedTuple):
+    """Everything about the reports that could be judged, a row for each; and what could not be."""
+
+    rows: DataFrame
+    bad_reports: DataFrame
+    bad_metrics: DataFrame
+
+
 def reconcile_batch(
     reports: DataFrame,
     metrics: DataFrame,
@@ -57,25 +65,28 @@ def reconcile_batch(
     counted from it, and what was submitted after it is impossible. Rows with the same (report_id, attempt) are judged
     once; `unique_reports` says that there are none, which saves a shuffle and a sort.
     """
-    moment = _moment(as_of)
-    rows, quarantine = judged_reports(reports, metrics, rules, moment, unique_reports=unique_reports)
-    return outputs_of(rows, quarantine, moment)
+    moment = moment_of(as_of)
+    found = judged_reports(reports, metrics, rules, moment, unique_reports=unique_reports)
+    return outputs_of(found.rows, found.bad_reports.unionByName(found.bad_metrics), moment)
 
 
 def judged_reports(
     reports: DataFrame, metrics: DataFrame, rules: Rules, as_of: datetime, *, unique_reports: bool = False
-) -> tuple[DataFrame, DataFrame]:
-    """Everything about the reports that could be judged, a row for each; and the quarantine."""
+) -> Judged:
+    """The same, before it is cut into tables."""
     all_reports = checked_reports(checked_columns(reports, REPORTS, "reports"), as_of)
     all_metrics = checked_metrics(checked_columns(metrics, METRICS, "metrics"))
     good_reports = all_reports.where(f.col("reason").isNull()).select(*REPORTS)
     good_metrics = all_metrics.where(f.col("reason").isNull()).select(*METRICS)
-    quarantine = quarantined(all_reports, "reports").unionByName(quarantined(all_metrics, "metrics"))
     if not unique_reports:
         good_reports = _once_each(good_reports)
     # A hash table of the posts in each partition: both sides would have to be sorted otherwise.
     newest = _newest(good_metrics, as_of).hint("shuffle_hash")
-    return judged(good_reports.join(newest, _POST, "left"), rules, as_of), quarantine
+    return Judged(
+        judged(good_reports.join(newest, _POST, "left"), rules, as_of),
+        quarantined(all_reports, "reports"),
+        quarantined(all_metrics, "metrics"),
+    )
 
 
 def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> ReconcileOutputs:
@@ -95,7 +106,7 @@ def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> Recon
         "missing_fields",
         "scheduled_retry_at",
     )
-    trust = rows.where(f.col("trust_event").isNotNull()).select(
+    trust = _having(rows, "trust_event").select(
         "report_id",
         "attempt",
         "affiliate_id",
@@ -104,8 +115,8 @@ def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> Recon
         now.alias("recorded_at"),
     )
     first_alert = f.min(f.struct("attempt", "alert")).alias("first")
-    alerts = rows.where(f.col("alert").isNotNull()).groupBy("report_id", "status").agg(first_alert)
-    retries = rows.where(f.col("scheduled_retry_at").isNotNull()).withColumn("attempt", f.col("attempt") + 1)
+    alerts = _having(rows, "alert").groupBy("report_id", "status").agg(first_alert)
+    retries = _having(rows, "scheduled_retry_at").withColumn("attempt", f.col("attempt") + 1)
     return ReconcileOutputs(
         verdicts,
         trust,
@@ -122,7 +133,12 @@ def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> Recon
     )
 
 
-def _moment(as_of: datetime | None) -> datetime:
+def _having(rows: DataFrame, column: str) -> DataFrame:
+    return rows.where(f.col(column).isNotNull() & (f.col(BARRIER) >= 0))
+
+
+def moment_of(as_of: datetime | None) -> datetime:
+    """`as_of`, or now, in UTC."""
     if as_of is None:
         return datetime.now(UTC)
     if as_of.tzinfo is None:

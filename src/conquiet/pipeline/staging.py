@@ -1,7 +1,7 @@
 """Rows on their way to a Redis stream: JSON texts in Arrow columns, packed into chunks, pushed to a list.
 
-A chunk is one element of the list and one step of publishing later: a count, the lengths, the texts, all in one
-string that is made from Arrow's own buffers. Packing row by row, or command by command, takes longer than all else.
+A chunk is one element of the list and, later, one step of publishing: many texts in one string, which is made from
+Arrow's own buffers. Packing row by row, or command by command, takes longer than all else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from conquiet.errors import QueueError
 from conquiet.flow import run
@@ -19,8 +20,8 @@ from conquiet.queue.wire import pack
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
 
-# One chunk is one atomic step of the server, in which it does nothing else: some 3 ms.
-CHUNK_ROWS = 1_000
+# One chunk is one atomic step of the server, in which it does nothing else: some 4 ms.
+CHUNK_ROWS = 2_000
 CHUNK_BYTES = 1024 * 1024
 
 # Appends, and says how long the list is now: the caller then knows whether it was there as it left it.
@@ -73,9 +74,22 @@ def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
 
 
 def _packed(texts: pa.Array) -> bytes:
-    binary = texts.cast(pa.large_binary())
-    _, offsets_buffer, data = binary.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[binary.offset : binary.offset + len(binary) + 1]
-    lengths = np.diff(offsets).astype("<u4").tobytes()
-    content = data[int(offsets[0]) : int(offsets[-1])].to_pybytes() if data is not None else b""
-    return struct.pack("<I", len(binary)) + lengths + content
+    """An array of strings in MessagePack, each with a length of four bytes; Redis has an unpacker in C for its scripts."""
+    lengths = pc.binary_length(texts).to_numpy().astype(">u4")
+    heads = np.empty((len(lengths), 5), np.uint8)
+    heads[:, 0] = _STRING
+    heads[:, 1:] = lengths.view(np.uint8).reshape(-1, 4)
+    heads = pa.FixedSizeBinaryArray.from_buffers(pa.binary(5), len(lengths), [None, pa.py_buffer(heads)])
+    joined = pc.binary_join_element_wise(heads.cast(pa.large_binary()), texts.cast(pa.large_binary()), _NOTHING)
+    return struct.pack(">BI", _ARRAY, len(lengths)) + _content(joined)
+
+
+def _content(column: pa.Array) -> bytes:
+    """All values of a binary column, one after the other, as they stand in its buffer."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    return b"" if data is None else data[int(ends[0]) : int(ends[-1])].to_pybytes()
+
+
+_STRING, _ARRAY = 0xDB, 0xDD
+_NOTHING = pa.scalar(b"", pa.large_binary())

@@ -14,7 +14,9 @@ from pyspark.sql.types import ArrayType, DoubleType, StringType
 
 from conquiet.reconcile.rules import LEVELS, METRIC_NAMES, TRUST_EVENTS, Level, Rules, Status
 
-__all__ = ["judged"]
+__all__ = ["BARRIER", "judged"]
+
+BARRIER = "_barrier"
 
 _MICROSECONDS_PER_HOUR = 3_600_000_000.0
 _DIFFS = tuple(f"diff_{name}" for name in METRIC_NAMES)
@@ -26,6 +28,9 @@ def judged(cases: DataFrame, rules: Rules, as_of: datetime) -> DataFrame:
     A case is a report (`claimed_…`, `submitted_at`, `attempt`) and what was observed (`views`, `clicks`, `conversions`,
     `observed_at`), all of it null if nothing was. The columns of the observation are gone afterwards. It goes step by
     step: an expression that is used twice must be a column, or Spark computes it twice.
+
+    A filter on what comes out must also name the column `_barrier`, as `_barrier >= 0`, which is always true: Spark
+    would move the filter below all steps otherwise, with every step written out in it as often as it is used.
     """
     steps = cases.withColumn("allowance", _allowance(rules))
     steps = steps.withColumns({f"diff_{name}": _diff(name) for name in METRIC_NAMES})
@@ -40,7 +45,7 @@ def judged(cases: DataFrame, rules: Rules, as_of: datetime) -> DataFrame:
             "scheduled_retry_at": _retry_at(rules, as_of),
         }
     )
-    steps = steps.withColumn("alert", _alert(rules))
+    steps = steps.withColumns({"alert": _alert(rules), BARRIER: f.spark_partition_id()})
     return steps.drop("allowance", "most_above", *_DIFFS, *METRIC_NAMES, "observed_at")
 
 
@@ -79,9 +84,7 @@ def _status(rules: Rules) -> Column:
     return (
         f.when(observed == 0, Status.MISSING_PLATFORM_DATA.value)
         .when(observed < len(METRIC_NAMES), Status.INCOMPLETE_PLATFORM_DATA.value)
-        .when(
-            f.col("most_above") >= f.lit(float(rules.overclaimed_from)), Status.AFFILIATE_OVERCLAIMED.value
-        )
+        .when(f.col("most_above") >= f.lit(float(rules.overclaimed_from)), Status.AFFILIATE_OVERCLAIMED.value)
         .when(max_diff <= f.lit(float(rules.matched_up_to)), Status.MATCHED.value)
         .when(max_diff <= f.lit(float(rules.low_up_to)), Status.DISCREPANCY_LOW.value)
         .when(max_diff <= f.lit(float(rules.medium_up_to)), Status.DISCREPANCY_MEDIUM.value)

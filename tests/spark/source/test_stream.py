@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,14 @@ from pyspark.sql import SparkSession
 from redis import Redis
 
 from conquiet.pipeline import payload
-from conquiet.queue import NoTransactions, QueueConfig, QueueConsumer, QueueMessage, connect
+from conquiet.queue import (
+    NoTransactions,
+    QueueConfig,
+    QueueConsumer,
+    QueueMessage,
+    RedisStreamsQueue,
+    connect,
+)
 from tests.spark.source.queries import CONSUMER, GROUP, STREAM, Query, fill, pending
 
 
@@ -69,6 +77,7 @@ def test_entries_are_pending_until_the_sink_has_committed(redis: Redis, query: Q
     assert seen == [(100, True), (100, True), (50, True)]
     assert query.ids == ids
     assert pending(redis) == 0  # the last batch too, although Spark never says that it is over
+    assert redis.keys("*ledger*") == [f"{{{STREAM}}}:conquiet-ledger:{GROUP}:{CONSUMER}:owner".encode()]
 
 
 @pytest.mark.clause("P-02", "P-03")
@@ -91,6 +100,26 @@ def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(redis: Redis, 
     assert query.batches[0] == first[0]
     assert query.ids[:30] == ids
     assert len(query.ids) == len(set(query.ids)) == 40
+    assert pending(redis) == 0
+
+
+@pytest.mark.clause("P-04")
+def test_a_recovery_worker_does_not_take_the_entries_of_a_long_batch(redis: Redis, query: Query) -> None:
+    ids = fill(redis, range(20))
+    query.options["heartbeat"] = "0.2"
+    recovery = RedisStreamsQueue(redis, QueueConfig(STREAM, GROUP, "recovery"))
+    taken: list[str] = []
+
+    def work_long(number: int) -> None:
+        deadline = time.monotonic() + 3.0
+        while time.monotonic() < deadline:
+            taken.extend(message.id for message in recovery.claim_stale(2_000, 100))
+            time.sleep(0.05)
+
+    query.on_batch = work_long
+    query.run()
+    assert taken == []
+    assert query.ids == ids
     assert pending(redis) == 0
 
 
@@ -125,7 +154,7 @@ def test_plain_consumers_and_spark_share_a_group(redis: Redis, query: Query, one
             while (
                 len(theirs) < 100 or len(query.ids) < 100
             ):  # whoever is faster: the other gets its share too
-                ids += fill(redis, range(50))
+                ids += fill(redis, range(100))
                 running.processAllAvailable()
             while len(theirs) + len(query.ids) < len(ids):
                 running.processAllAvailable()
@@ -180,9 +209,3 @@ def test_wrong_options_are_told_by_name(spark: SparkSession, query: Query) -> No
     del query.options["consumer"]
     with pytest.raises(Exception, match="needs the option consumer"):
         query.run()
-
-
-def test_the_ledger_is_empty_when_all_is_done(redis: Redis, query: Query) -> None:
-    fill(redis, range(10))
-    query.run()
-    assert redis.keys("*ledger*") == [f"{{{STREAM}}}:conquiet-ledger:{GROUP}:{CONSUMER}:owner".encode()]

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from conquiet.connectors import IterableConnector
 from conquiet.errors import PolicyError, TaskConfigError
-from conquiet.pipeline.run_task import OUTCOME_SCHEMA, run_task
+from conquiet.pipeline.tasks import OUTCOME_SCHEMA, run_task
 from conquiet.task import ConsumerTask, Outcome, Transaction
 from conquiet.task.mixins.policies import (
     ConcurrencyPolicy,
@@ -22,9 +23,13 @@ from conquiet.task.mixins.policies import (
     ProcessPolicy,
     RetryPolicy,
 )
+from tests.spark.task import tasks
 from tests.spark.task.tasks import AsyncWork, Careless, Work
 
 pytestmark = pytest.mark.clause("P-06")
+
+# Spark's Python processes need not be able to import the tests: it ships these classes with the tasks.
+cloudpickle.register_pickle_by_value(tasks)
 
 PAYLOADS: dict[str, dict[str, Any]] = {
     "plain": {"result": {"score": 0.5, "tags": ["a", None], "big": 10**30}},

@@ -25,7 +25,7 @@ conformance: spark ## the whole suite, then every clause with its tests and its 
 campaign: spark ## the long campaigns only, at full size, without a time limit per test
 	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)
 
-lint: core ## format, lint, types, import contracts
+lint: spark ## format, lint, types, import contracts
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy

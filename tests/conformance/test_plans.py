@@ -146,6 +146,7 @@ def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None
         "until": 1e9 + 5.0,
         "ttl": 5.0,
         "worker": "w",
+        "token": "t-",
         "max_lease_expiries": 20,
         "expired_error": EXPIRED_ERROR,
     }

@@ -20,17 +20,9 @@ from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.postgres_connections import PostgresConnections
-from conquiet.jobs.postgres_values import (
-    COLUMNS,
-    LEASED,
-    leased_row,
-    number_array,
-    place,
-    ready_place,
-    text_array,
-)
+from conquiet.jobs.postgres_values import COLUMNS, LEASED, number_array, place, text_array
 from conquiet.jobs.queries import load, migrations
-from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates
+from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates, leased_row, ready_place
 
 __all__ = ["PostgresBackend"]
 

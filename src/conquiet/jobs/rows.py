@@ -10,13 +10,25 @@ from typing import Any
 from conquiet import payload
 from conquiet.clock import utc
 from conquiet.errors import DuplicateJobError
-from conquiet.jobs.backend import JobRow, Settlement
+from conquiet.jobs.backend import Claim, JobRow, Settlement
 from conquiet.jobs.model import Attempt, Job, JobState, Lease
 
-__all__ = ["EXPIRED_ERROR", "attempt_json", "duplicate_error", "duplicates", "job_of", "on_grid"]
+__all__ = [
+    "EXPIRED_ERROR",
+    "GIVEN",
+    "attempt_json",
+    "duplicate_error",
+    "duplicates",
+    "job_of",
+    "leased_row",
+    "on_grid",
+    "ready_place",
+]
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
 IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
+# What a claim of Ready jobs has decided itself: it need not travel back.
+GIVEN = ("state", "lease_token", "lease_ttl", "lease_worker", "lease_started_at", "finished_at")
 _STATES = {state.value: state for state in JobState}
 
 
@@ -99,6 +111,54 @@ def attempt_json(number: int, worker: str, started: float, ended: float, end: Se
     return json.dumps(
         [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
         ensure_ascii=False,
+    )
+
+
+def ready_place(claimed: tuple[Any, ...]) -> tuple[int, int]:
+    """Priority, then number: RETURNING keeps no order."""
+    return claimed[4], claimed[0]
+
+
+def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
+    """The row that `claim_ready` has made, of what it gives (the job's number and all but `GIVEN`) and was given."""
+    (
+        seq,
+        job_id,
+        queue,
+        payload,
+        priority,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        version,
+        expires_at,
+        expiries,
+        error,
+        attempts,
+    ) = claimed
+    return JobRow(
+        job_id,
+        queue,
+        payload,
+        priority,
+        IN_FLIGHT,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        f"{token}{seq}",
+        version,
+        expires_at,
+        claim.ttl,
+        claim.worker,
+        None,
+        expiries,
+        error,
+        None,
+        attempts,
     )
 
 

@@ -25,6 +25,7 @@ T = TypeVar("T")
 # A worker that has nothing to do for so long is idle, which says nothing about its speed; a shorter time is what the
 # next claim takes.
 _IDLE_SECONDS = 0.1
+_RATE_SECONDS = 0.02  # over how long speed is measured: a worker that is quick should know it soon
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Settling:
             self._one_settled.set()
             count += len(batch)
             seconds = self._clock.monotonic() - began
-            if seconds > 0.05:
+            if seconds > _RATE_SECONDS:
                 self.rate = count / seconds
                 began, count = self._clock.monotonic(), 0
 

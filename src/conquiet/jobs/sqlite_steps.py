@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -17,14 +18,23 @@ from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState
 from conquiet.jobs.queries import load, migrations
-from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates, on_grid
+from conquiet.jobs.rows import (
+    EXPIRED_ERROR,
+    GIVEN,
+    duplicate_error,
+    duplicates,
+    leased_row,
+    on_grid,
+    ready_place,
+)
 from conquiet.jobs.sqlite_connection import commits_by_itself, connected
 from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["SqliteSteps"]
 
 _COLUMNS = ", ".join(JobRow._fields)
-_SQL = load("sqlite", columns=_COLUMNS)
+_LEASED = ", ".join(name for name in JobRow._fields if name not in GIVEN)
+_SQL = load("sqlite", columns=_COLUMNS, leased=_LEASED)
 _MIGRATIONS = migrations("sqlite")
 
 
@@ -126,20 +136,20 @@ class SqliteSteps:
         return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
 
     def _claim(self, claim: Claim) -> tuple[list[JobRow], bool]:
-        values = {**claim._asdict(), "queues": json.dumps(claim.queues)}
+        token = f"{secrets.token_hex(16)}-"  # with the job's number: one draw of randomness for all
+        values = {**claim._asdict(), "queues": json.dumps(claim.queues), "token": token}
         with self._transaction("claim"):
             now = values["now"] = self._now()
             values["until"] = on_grid(now + claim.ttl)
-            statement = "claim_ready"
-            if self._execute(_SQL["late"], **values).fetchone()[0]:
+            late = self._execute(_SQL["late"], **values).fetchone()[0]
+            if late:
                 self._execute(_SQL["promote"], **values)
-                values["expired_error"] = EXPIRED_ERROR
-                statement = "claim"
-            claimed = self._execute(_SQL[statement], **values).fetchall()
-        claimed.sort(key=_place)  # RETURNING keeps no order: priority, then seq
+            statement = _SQL["claim" if late else "claim_ready"]
+            claimed = self._execute(statement, **values, expired_error=EXPIRED_ERROR).fetchall()
+        claimed.sort(key=ready_place)  # the same in both
+        if not late:
+            return [leased_row(row, claim, token) for row in claimed], False
         rows = [JobRow(*row[1:]) for row in claimed]
-        if statement == "claim_ready":
-            return rows, False
         leased = [row for row in rows if row.state == JobState.IN_FLIGHT]
         return leased, len(leased) < len(rows)
 
@@ -279,10 +289,6 @@ def _values(queue: str, row: NewRow, now: float) -> tuple[Any, ...]:
     job_id, payload, priority, delay, max_retries, correlation_id = row
     retry_at = on_grid(now + delay) if delay else None
     return job_id, queue, payload, priority, max_retries, 1 if delay else 0, retry_at, now, correlation_id
-
-
-def _place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    return claimed[4], claimed[0]
 
 
 def _settlement(end: Settlement, now: float) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from conquiet.observe.safely import safely
+from conquiet.observe.safely import once, safely
 
 __all__ = ["EngineMetrics"]
 
@@ -63,7 +63,7 @@ def _abandoned(task: str) -> int:
         return sum(threads.abandoned for threads in _THREADS[task])
 
 
-@cache
+@once
 def _families() -> tuple[Any, ...] | None:
     try:
         from prometheus_client import Counter, Gauge

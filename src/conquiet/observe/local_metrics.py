@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, Protocol
 
-from conquiet.observe.safely import safely
+from conquiet.observe.safely import once, safely
 
 __all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
 
@@ -126,17 +125,9 @@ class _Queues:
 _QUEUES = _Queues()
 
 
+@once
 def _families() -> tuple[Any, ...] | None:
     """Duration, failures and breaker states; the queues' own are registered with them."""
-    with _REGISTERING:  # two threads at once would register twice, which is an error
-        return _register()
-
-
-_REGISTERING = threading.RLock()
-
-
-@cache
-def _register() -> tuple[Any, ...] | None:
     try:
         from prometheus_client import REGISTRY, Counter, Gauge, Histogram
     except ImportError:

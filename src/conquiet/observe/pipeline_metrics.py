@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from conquiet.observe.safely import safely
+from conquiet.observe.safely import once, safely
 
 __all__ = ["PipelineMetrics"]
 
@@ -33,7 +32,7 @@ class PipelineMetrics:
             safely(losses.set, lost)
 
 
-@cache
+@once
 def _families() -> tuple[Any, ...] | None:
     try:
         from prometheus_client import Counter, Gauge, Histogram

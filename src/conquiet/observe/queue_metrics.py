@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from conquiet.observe.safely import safely
+from conquiet.observe.safely import once, safely
 
 __all__ = ["QueueMetrics"]
 
@@ -44,7 +43,7 @@ class QueueMetrics:
             safely(self._claimed.inc, entries)
 
 
-@cache
+@once
 def _families() -> tuple[Any, ...] | None:
     try:
         from prometheus_client import Counter, Histogram

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from functools import cache
 from typing import Any
 
-__all__ = ["METRICS", "ReconcileMetrics"]
+from conquiet.observe.safely import once, safely
 
-_log = logging.getLogger("conquiet.observe")
+__all__ = ["METRICS", "ReconcileMetrics"]
 
 
 class ReconcileMetrics:
@@ -26,25 +23,19 @@ class ReconcileMetrics:
 
 
 METRICS = ReconcileMetrics()
-_REGISTERING = threading.Lock()
 
 
 def _count(family: str, *labels: str) -> None:
-    try:
-        with _REGISTERING:  # two threads at once would register twice, which is an error
-            families = _families()
-        if families is not None:
-            families[family].labels(*labels).inc()
-    except Exception:  # noqa: BLE001 - metrics are not worth a report
-        _say_once()
+    safely(_counted, family, *labels)
 
 
-@cache
-def _say_once() -> None:
-    _log.exception("the metrics backend failed; reconciliation goes on, metrics may be wrong (said once)")
+def _counted(family: str, *labels: str) -> None:
+    families = _families()
+    if families is not None:
+        families[family].labels(*labels).inc()
 
 
-@cache
+@once
 def _families() -> dict[str, Any] | None:
     try:
         from prometheus_client import Counter

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from threading import RLock
+from typing import Any, TypeVar
 
-__all__ = ["safely", "say_once"]
+__all__ = ["once", "safely", "say_once"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("conquiet.observe")
+
+
+def once(make: Callable[[], T]) -> Callable[[], T]:
+    """`make`, called once in the process: two threads that register the same metrics at once would fail."""
+    lock, made = RLock(), cache(make)
+
+    @wraps(make)
+    def the_one() -> T:
+        with lock:
+            return made()
+
+    return the_one
 
 
 def safely(record: Callable[..., Any], *args: Any) -> None:

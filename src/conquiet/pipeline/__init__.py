@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from conquiet.pipeline.tasks import run_task
 
 __all__ = ["payload", "run_task", "show_progress", "spark_session"]
+__all__ += [
+    "ReconcileOutputs",
+    "RetryJobs",
+    "read_metrics",
+    "read_reports",
+    "reconcile_batch",
+    "reconcile_stream",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,13 +45,3 @@ def __getattr__(name: str) -> Any:
 
         return run_task
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ += [
-    "ReconcileOutputs",
-    "RetryJobs",
-    "read_metrics",
-    "read_reports",
-    "reconcile_batch",
-    "reconcile_stream",
-]

@@ -153,8 +153,8 @@ def _read(
         )
     if format == "json":
         lines = spark.read.text(path)
-        where = {"source": f.col("_metadata.file_path"), "position": _split()}
-        return json_rows(lines, columns, text=f.col("value"), **where)
+        file = f.col("_metadata.file_path")
+        return json_rows(lines, columns, text=f.col("value"), source=file, position=_split())
     if format == "csv":
         return _csv(spark, path, columns, name)
     raise ReconcileConfigError(f"there is no format {format!r} of {name}: use parquet, json or csv")

@@ -54,8 +54,7 @@ class PostgresStaging:
             "journal_seconds": self._options.journal_seconds,
         }
         with self._connection("publish") as connection:
-            # Of two drivers with one batch, the second waits here, holding nothing that the first wants to remove.
-            connection.execute(_LOCK, values)
+            # First: of two drivers with one batch, the second waits here, holding nothing that the first may remove.
             if connection.execute(_JOURNAL, values).rowcount:
                 self._add(connection, values)
                 found = connection.execute(_REMOVE, values).rowcount
@@ -118,9 +117,8 @@ def _escaped(column: pa.Array) -> pa.Array:
     if not pa.types.is_string(column.type):
         return column.cast(pa.string())
     data = column.buffers()[2]
-    content = (
-        b"" if data is None else data.to_pybytes()
-    )  # one search through all of it is quicker than one for each row
+    # One search through all of it is quicker than one for each row.
+    content = b"" if data is None else data.to_pybytes()
     for character, written in _ESCAPES.items():  # the backslash first: the others bring some
         if character.encode() in content:
             column = pc.replace_substring(column, character, written)
@@ -157,8 +155,6 @@ VALUES (%(attempt)s, %(sink)s, %(batch)s, clock_timestamp())
 """
 
 _COPY = f"COPY conquiet_spark_staging (attempt, {', '.join(COLUMNS)}) FROM STDIN"
-
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('conquiet_spark_batches ' || %(sink)s, 0))"
 
 # One row if the batch is new.
 _JOURNAL = """

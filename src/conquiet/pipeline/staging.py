@@ -80,7 +80,9 @@ def _packed(texts: pa.Array) -> bytes:
     heads[:, 0] = _STRING
     heads[:, 1:] = lengths.view(np.uint8).reshape(-1, 4)
     heads = pa.FixedSizeBinaryArray.from_buffers(pa.binary(5), len(lengths), [None, pa.py_buffer(heads)])
-    joined = pc.binary_join_element_wise(heads.cast(pa.large_binary()), texts.cast(pa.large_binary()), _NOTHING)
+    joined = pc.binary_join_element_wise(
+        heads.cast(pa.large_binary()), texts.cast(pa.large_binary()), _NOTHING
+    )
     return struct.pack(">BI", _ARRAY, len(lengths)) + _content(joined)
 
 

@@ -117,8 +117,7 @@ def verdicts(cases: Cases, rules: Rules) -> Iterator[tuple[Row, Row | None]]:
             "scheduled_retry_at": next_at,
         }
         rule = alert_for(Status(verdict.status), verdict.level, next_at is not None, rules)
-        alert = rule and {"kind": rule.kind, "severity": rule.severity}
-        yield row, alert
+        yield row, None if rule is None else {"kind": rule.kind, "severity": rule.severity}
 
 
 def _report(random_: random.Random, number: int) -> Row:

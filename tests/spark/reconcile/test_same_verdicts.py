@@ -98,7 +98,8 @@ def test_the_spark_path_equals_the_per_job_path(
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    return frame.toArrow().to_pylist()
+    rows: list[Row] = frame.toArrow().to_pylist()
+    return rows
 
 
 def _key(row: Row) -> tuple[int, int]:

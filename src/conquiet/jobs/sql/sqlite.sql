@@ -22,9 +22,10 @@ SELECT max(EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'Ready' AND waiting
 FROM json_each(:queues);
 
 -- name: claim_ready
--- The usual claim, where nothing is late: leases Ready jobs, best priority first, then oldest.
+-- The usual claim, where nothing is late: leases Ready jobs, best priority first, then oldest. Gives what the caller does not know
+-- already.
 UPDATE conquiet_jobs SET
-    lease_token = lower(hex(randomblob(16))),
+    lease_token = :token || seq,
     lease_version = lease_version + 1,
     lease_expires_at = :until,
     lease_ttl = :ttl,
@@ -33,7 +34,7 @@ UPDATE conquiet_jobs SET
     state = 'InFlight'
 WHERE seq IN (SELECT seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
     AND queue IN (SELECT value FROM json_each(:queues)) ORDER BY priority, seq LIMIT :limit)
-RETURNING seq, {columns};
+RETURNING seq, {leased};
 
 -- name: claim
 -- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has an
@@ -58,7 +59,7 @@ UPDATE conquiet_jobs SET
     finished_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN :now END,
     retry_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN NULL ELSE retry_at END,
     lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
-        THEN NULL ELSE lower(hex(randomblob(16))) END,
+        THEN NULL ELSE :token || seq END,
     lease_version = lease_version + (state = 'Ready' OR lease_expiries + 1 < :max_lease_expiries),
     lease_expires_at = :until,
     lease_ttl = :ttl,

@@ -15,7 +15,14 @@ from rich.console import Console
 
 from bench.harness import Bench
 
-PARTS = {"__init__", "__main__", "harness", "peers", "raw", "spark_sinks"}  # every other file here is a benchmark
+PARTS = {
+    "__init__",
+    "__main__",
+    "harness",
+    "peers",
+    "raw",
+    "spark_sinks",
+}  # every other file here is a benchmark
 
 
 def rooms() -> list[str]:

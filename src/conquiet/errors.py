@@ -24,6 +24,7 @@ Families are cut by what the caller can do, not by which module noticed:
     │   ├── SchemaVersionError               the database has another schema version: migrate, or upgrade
     │   └── StoreUnavailableError            the store was not reached, or refused for now: nothing was changed
     │       └── OutcomeUnknownError          the connection broke before the answer: read the job to find out
+    ├── StagingLostError                     rows that Spark staged are gone before they were published: write them again
     ├── ReconcileError                       anything the reconciliation cannot do
     │   ├── ReconcileConfigError (ValueError) a rule, an adapter or an argument was refused: correct it
     │   ├── ReportRefusedError (ValueError)  a report breaks the rules of the intake; nothing was stored
@@ -103,6 +104,7 @@ __all__ = [
     "SchemaVersionError",
     "ServerError",
     "ServerNotFoundError",
+    "StagingLostError",
     "StaleLeaseError",
     "StoreUnavailableError",
     "TaskConfigError",
@@ -218,6 +220,10 @@ class OutcomeUnknownError(StoreUnavailableError):
     """
 
     ids: tuple[str, ...] = ()
+
+
+class StagingLostError(ConquietError):
+    """Rows that a Spark sink had staged for a batch are not there any more. They were not published."""
 
 
 class ReconcileError(ConquietError):

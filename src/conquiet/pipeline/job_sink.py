@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.types import StructType
 
-from conquiet.errors import JobError, MissingDependencyError
+from conquiet.errors import MissingDependencyError, StagingLostError
 from conquiet.jobs import open_store
 from conquiet.jobs.checks import checked_name
 from conquiet.pipeline.job_rows import checked_columns, checked_rows
@@ -74,8 +74,8 @@ def _number(attempt: str) -> int:
     return int(attempt, 16) >> 1
 
 
-def staging_lost(found: int, rows: int, batch: Batch) -> JobError:
-    return JobError(
+def staging_lost(found: int, rows: int, batch: Batch) -> StagingLostError:
+    return StagingLostError(
         f"{batch}: {found} of {rows} staged rows are there; nothing was published. They outlived stagingSeconds, or the "
         "database crashed and forgot them: write the batch again (a streaming query does so when it is restarted)"
     )

@@ -16,16 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from conquiet.errors import QueueError
+from conquiet.errors import QueueError, StagingLostError
 from conquiet.flow import run
 from conquiet.queue.exchange import Exchange
 from conquiet.queue.wire import pack
 
-__all__ = ["Journal", "StagingLostError"]
-
-
-class StagingLostError(QueueError):
-    """Rows that were staged for a batch are not there any more."""
+__all__ = ["Journal"]
 
 
 class Journal:

@@ -59,7 +59,7 @@ def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | Jo
     names, refusal = (_STREAM, QueueConfigError) if for_stream else (_JOBS, JobConfigError)
     reader = _Reader(given, refusal)
     reader.refuse_unknown(names)
-    sink_id, batch_id = given.get("sinkid"), reader.number("batchId", None, 0)
+    sink_id, batch_id = reader.name("sinkId"), reader.number("batchId", None, 0)
     if streaming and batch_id is not None:
         raise refusal("option batchId is for batch writes: in a streaming query Spark counts the batches")
     if not streaming and (sink_id is None) != (batch_id is None):
@@ -111,6 +111,12 @@ class _Reader:
         if not value:
             raise self._refusal(f'format("conquiet") needs the option {name}: .option("{name}", …)')
         return value
+
+    def name(self, name: str) -> str | None:
+        text = self._given.get(name.lower())
+        if text is not None and not (0 < len(text) <= 200 and text.isprintable()):
+            raise self._refusal(f"option {name} must be 1 to 200 printable characters, not {text[:60]!r}")
+        return text
 
     def seconds(self, name: str, default: int) -> int:
         value = self.number(name, default, 1)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from conquiet.errors import QueueError
+from conquiet.errors import StagingLostError
 from conquiet.flow import run
 from conquiet.queue.exchange import Exchange
 from conquiet.queue.wire import pack
@@ -50,7 +51,7 @@ class StagingList:
         length = run(self._exchange.exchange("stage rows", command))
         self.chunks += 1
         if length != self.chunks:
-            raise QueueError(
+            raise StagingLostError(
                 f"the staged rows of this task are gone (the list has {length} chunks and not {self.chunks}): it "
                 "took longer than stagingSeconds, or Redis evicts or lost keys. Nothing was published"
             )
@@ -58,11 +59,7 @@ class StagingList:
 
 def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
     """(rows, packed) for pieces of a column of texts."""
-    waiting = [
-        texts[start : start + CHUNK_ROWS]
-        for start in range(len(texts) - 1, -1, -1)
-        if start % CHUNK_ROWS == 0
-    ]
+    waiting = [texts[begin : begin + CHUNK_ROWS] for begin in reversed(range(0, len(texts), CHUNK_ROWS))]
     while waiting:
         piece = waiting.pop()
         packed = _packed(piece)
@@ -75,23 +72,26 @@ def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
 
 def _packed(texts: pa.Array) -> bytes:
     """An array of strings in MessagePack, each with a length of four bytes; Redis has an unpacker in C for its scripts."""
-    lengths = pc.binary_length(texts).to_numpy().astype(">u4")
-    heads = np.empty((len(lengths), 5), np.uint8)
+    binary = texts.cast(pa.large_binary())
+    heads = np.empty((len(binary), 5), np.uint8)
     heads[:, 0] = _STRING
-    heads[:, 1:] = lengths.view(np.uint8).reshape(-1, 4)
-    heads = pa.FixedSizeBinaryArray.from_buffers(pa.binary(5), len(lengths), [None, pa.py_buffer(heads)])
-    joined = pc.binary_join_element_wise(
-        heads.cast(pa.large_binary()), texts.cast(pa.large_binary()), _NOTHING
-    )
-    return struct.pack(">BI", _ARRAY, len(lengths)) + _content(joined)
+    heads[:, 1:] = np.diff(_ends(binary)).astype(">u4").view(np.uint8).reshape(-1, 4)
+    heads = pa.Array.from_buffers(pa.binary(5), len(binary), [None, pa.py_buffer(heads)])
+    joined = pc.binary_join_element_wise(heads.cast(pa.large_binary()), binary, _NOTHING)
+    return struct.pack(">BI", _ARRAY, len(binary)) + _content(joined)
 
 
 def _content(column: pa.Array) -> bytes:
     """All values of a binary column, one after the other, as they stand in its buffer."""
-    _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    data, ends = column.buffers()[2], _ends(column)
     return b"" if data is None else data[int(ends[0]) : int(ends[-1])].to_pybytes()
 
 
+def _ends(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where values begin and end: one more than there are values."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+
+
 _STRING, _ARRAY = 0xDB, 0xDD
-_NOTHING = pa.scalar(b"", pa.large_binary())
+# Made of buffers, as all else here: the first Python value that is made an Arrow one imports pandas, for a quarter second.
+_NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType, StructType
 
-from conquiet.errors import QueueConfigError, QueueError, QueuePayloadError
+from conquiet.errors import QueueConfigError, QueueError, QueuePayloadError, StagingLostError
 from conquiet.pipeline.journal import Journal
 from conquiet.pipeline.json_rows import JsonRows
 from conquiet.pipeline.json_texts import first_refused
@@ -31,6 +31,7 @@ class StreamSink:
     """The column `data` as it is, or, if there is none of that name, all columns of a row as one JSON object."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        connect(options.url).close()  # only to see that it is a URL: nothing is opened
         self._options = options
         self._rows: JsonRows | None = None
         if _COLUMN not in schema.names:
@@ -67,7 +68,7 @@ class StreamSink:
             # What follows can be cut off anywhere: it is recorded, and whoever comes next goes on from there.
             try:
                 journal.finish()
-            except QueueError as error:
+            except (QueueError, StagingLostError) as error:
                 error.add_note(
                     f"{batch} is recorded and partly published. The same query, or a write with the options "
                     f"sinkId={batch.sink} and batchId={batch.number}, publishes the rest and nothing twice"
@@ -94,14 +95,14 @@ class StreamSink:
 
     def _journal(self, exchange: Exchange, batch: Batch) -> Journal:
         seconds = self._options.journal_seconds
-        return Journal(exchange, f"{self._prefix}:{batch.sink}", self._options.stream, seconds)
+        return Journal(exchange, f"{self._prefix}:journal:{batch.sink}", self._options.stream, seconds)
 
     def _staging(self, batch: Batch, attempt: str) -> str:
-        return f"{self._prefix}:{batch.sink}:{batch.number}:{attempt}"
+        return f"{self._prefix}:staging:{batch.sink}:{batch.number}:{attempt}"
 
     def _attempts(self, batch: Batch) -> str:
         """The key of a set: the staging of every attempt at the batch, also those that were killed."""
-        return f"{self._prefix}:{batch.sink}:{batch.number}:attempts"
+        return f"{self._prefix}:attempts:{batch.sink}:{batch.number}"
 
     @contextmanager
     def _exchange(self) -> Iterator[Exchange]:

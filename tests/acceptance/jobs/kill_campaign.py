@@ -216,6 +216,11 @@ class KillCampaign:
                 return ask()
             except StoreUnavailableError:
                 assert time.monotonic() < deadline
+                for (
+                    slot
+                ) in self._slots:  # a paused worker may hold SQLite's write lock: nobody else would wake it
+                    if slot.worker is not None and slot.wakes_at is not None:
+                        self._strike(slot, slot.worker)
                 time.sleep(0.05)
 
     def _kill_server(self) -> None:

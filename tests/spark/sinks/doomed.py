@@ -84,7 +84,7 @@ class _Doomed:
 class DoomedStreamSink(_Doomed, StreamSink):
     def _journal(self, exchange: Exchange, batch: Batch) -> Journal:
         seconds = self._options.journal_seconds
-        return DoomedJournal(exchange, f"{self._prefix}:{batch.sink}", self._options.stream, seconds)
+        return DoomedJournal(exchange, f"{self._prefix}:journal:{batch.sink}", self._options.stream, seconds)
 
 
 class DoomedJournal(Journal):

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from conquiet.errors import JobConfigError, JobError, SchemaVersionError, StoreUnavailableError
+from conquiet.errors import JobConfigError, SchemaVersionError, StagingLostError, StoreUnavailableError
 from conquiet.jobs import JobStore, open_store
 from conquiet.pipeline.job_sink import JobSink
 from conquiet.pipeline.sinks import Staged
@@ -171,7 +171,7 @@ def test_staging_and_journals_expire(dsn: str, store: JobStore) -> None:
     execute(dsn, f"UPDATE conquiet_spark_batches SET published_at = {old}")
     sink.publish([sink.stage(iter([job_rows(["c"])]), batch(4), "ef")], batch(4))
     assert execute(dsn, "SELECT sink, batch FROM conquiet_spark_batches") == [("query", 4)]
-    with pytest.raises(JobError, match="0 of 1 staged rows are there"):
+    with pytest.raises(StagingLostError, match="0 of 1 staged rows are there"):
         sink.publish(staged, batch(0, "abandoned"))
 
 
@@ -181,7 +181,7 @@ def test_staging_that_is_gone_is_an_error_and_publishes_nothing(dsn: str, store:
     staged = stage(sink, 0, ["a", "b"], ["c"])
     execute(dsn, "DELETE FROM conquiet_spark_staging WHERE id = 'b'")
     with pytest.raises(
-        JobError, match="batch 0 of query: 2 of 3 staged rows are there; nothing was published"
+        StagingLostError, match="batch 0 of query: 2 of 3 staged rows are there; nothing was published"
     ):
         sink.publish(staged, batch(0))
     assert ids_of(store) == []

@@ -24,6 +24,7 @@ DSN = {"dsn": "sqlite:////tmp/jobs.db", "queue": "q"}
         (URL | {"qeue": "q"}, "no option qeue .* there are: url, stream"),
         (URL | {"stagingSeconds": "soon"}, "stagingSeconds must be a whole number of at least 1, not 'soon'"),
         (URL | {"journalSeconds": "0"}, "journalSeconds must be a whole number of at least 1"),
+        (URL | {"sinkId": "", "batchId": "1"}, "sinkId must be 1 to 200 printable characters"),
         (URL | {"sinkId": "me"}, "needs both options, sinkId and batchId"),
         (URL | {"batchId": "1"}, "needs both options, sinkId and batchId"),
         (DSN | {"maxRetries": "-1"}, "maxRetries must be a whole number of at least 0"),
@@ -76,6 +77,11 @@ def test_columns_that_are_not_those_of_a_job(fields: list[object], message: str)
     schema = StructType([StructField(*field) if isinstance(field, tuple) else field for field in fields])  # type: ignore[misc]
     with pytest.raises(JobConfigError, match=message):
         ConquietBatchWriter(DSN, schema, False)
+
+
+def test_a_url_that_is_none() -> None:
+    with pytest.raises(QueueConfigError, match="no usable Redis URL"):
+        ConquietBatchWriter({"url": "localhost:6379", "stream": "s"}, DATA, False)
 
 
 def test_a_column_data_that_is_no_text() -> None:

@@ -10,15 +10,15 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from conquiet.errors import QueueConnectionError, QueueError, QueuePayloadError
-from conquiet.pipeline.journal import Journal, StagingLostError
+from conquiet.errors import QueueConnectionError, QueueError, QueuePayloadError, StagingLostError
+from conquiet.pipeline.journal import Journal
 from conquiet.pipeline.sinks import Staged
 from conquiet.pipeline.stream_sink import StreamSink
 from tests.spark.sinks.sinking import DATA, STREAM, arrow, batch, entries, stream_options, stream_sink, texts
 
 pytestmark = pytest.mark.clause("P-05")
 
-JOURNAL = f"conquiet:sink:{{{STREAM}}}:query".encode()
+JOURNAL = f"conquiet:sink:{{{STREAM}}}:journal:query".encode()
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_staging_that_goes_while_it_is_written_is_an_error(redis_url: str, clien
         client.flushall()
         yield arrow(texts(10))
 
-    with pytest.raises(QueueError, match="staged rows of this task are gone"):
+    with pytest.raises(StagingLostError, match="staged rows of this task are gone"):
         stream_sink(redis_url).stage(batches(), batch(0), "1")  # type: ignore[arg-type]
 
 

@@ -47,6 +47,8 @@ class Careless(ConsumerTask):
     """Puts its payload into its errors, and knows that it does."""
 
     def process_transaction(self, transaction: Transaction) -> Any:
+        if transaction.payload.get("refuse"):
+            raise TransactionException(f"will not do {transaction.payload}", ExceptionCategory.BUSINESS)
         raise ValueError(f"cannot do {transaction.payload}")
 
     def redact(self, text: str) -> str:

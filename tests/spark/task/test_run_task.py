@@ -101,9 +101,10 @@ def test_a_result_that_is_not_json_is_no_success(spark: SparkSession) -> None:
 
 
 def test_errors_are_redacted_by_the_task(spark: SparkSession) -> None:
-    found = collected(run_task(frame(spark, {"x": {"card": "hunter2"}}), Careless()))
-    assert found["x"][0] == "failed"
-    assert "hunter2" not in str(found["x"])
+    payloads = {"x": {"card": "hunter2"}, "y": {"card": "hunter2", "refuse": True}}
+    found = collected(run_task(frame(spark, payloads), Careless()))
+    assert [found[name][2] for name in "xy"] == ["SYSTEM", "BUSINESS"]
+    assert "hunter2" not in str(found)
 
 
 def test_one_id_twice_gives_two_rows(spark: SparkSession) -> None:

@@ -56,25 +56,27 @@ class PostgresStaging:
         with self._connection("publish") as connection:
             # First: of two drivers with one batch, the second waits here, holding nothing that the first may remove.
             if connection.execute(_JOURNAL, values).rowcount:
-                self._add(connection, values)
-                found = connection.execute(_REMOVE, values).rowcount
+                added = self._add(connection, values)
+                found = (
+                    rows if added == rows and _emptied(connection, values) else _removed(connection, values)
+                )
                 if found != rows:
                     raise staging_lost(found, rows, batch)
             else:
-                connection.execute(_REMOVE, values)
+                _removed(connection, values)
             self._remove_others(connection, attempts, batch)
 
-    def _add(self, connection: psycopg.Connection[Any], values: dict[str, Any]) -> None:
+    def _add(self, connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
         """Ids that exist are rare, and passing over them makes every row dearer by half: done only if there are some."""
         try:
             with connection.transaction():
-                connection.execute(_ADD, values)
+                return connection.execute(_ADD, values).rowcount
         except pg.UniqueViolation:
-            connection.execute(f"{_ADD} ON CONFLICT DO NOTHING", values)
+            return connection.execute(f"{_ADD} ON CONFLICT DO NOTHING", values).rowcount
 
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
         with self._connection("discard") as connection:
-            connection.execute(_REMOVE, {"attempts": list(attempts)})
+            _removed(connection, {"attempts": list(attempts)})
             connection.execute(_UNREGISTER, {"attempts": list(attempts)})
 
     def _remove_others(
@@ -88,7 +90,7 @@ class PostgresStaging:
         }
         left = {attempt for (attempt,) in connection.execute(_LEFT, values)} - set(attempts)
         if left:
-            connection.execute(_REMOVE, {"attempts": list(left)})
+            _removed(connection, {"attempts": list(left)})
 
     @contextmanager
     def _connection(self, what: str) -> Iterator[psycopg.Connection[Any]]:
@@ -99,6 +101,26 @@ class PostgresStaging:
                 yield connection
         except psycopg.Error as error:
             raise StoreUnavailableError(f"{what} on {redact(dsn)}: {redact(str(error)).strip()}") from error
+
+
+def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
+    return connection.execute(_REMOVE, values).rowcount
+
+
+def _emptied(connection: psycopg.Connection[Any], values: dict[str, Any]) -> bool:
+    """Whether the staging table could be emptied at once, which leaves no dead rows: if all in it is of this batch.
+
+    Under the lock nobody is in the middle of staging, and whoever has staged is registered.
+    """
+    try:
+        with connection.transaction():
+            connection.execute("LOCK TABLE conquiet_spark_staging IN ACCESS EXCLUSIVE MODE NOWAIT")
+            if connection.execute(_OTHERS, values).fetchone():
+                return False
+            connection.execute("TRUNCATE conquiet_spark_staging")
+    except (pg.LockNotAvailable, pg.InsufficientPrivilege):
+        return False
+    return True
 
 
 def _lines(attempt: int, columns: Sequence[pa.Array]) -> memoryview:
@@ -184,6 +206,8 @@ DELETE FROM conquiet_spark_attempts
 WHERE (sink = %(sink)s AND batch <= %(batch)s) OR staged_at < clock_timestamp() - %(seconds)s * interval '1 second'
 RETURNING attempt
 """
+
+_OTHERS = "SELECT 1 FROM conquiet_spark_attempts WHERE attempt <> ALL(%(attempts)s::bigint[]) LIMIT 1"
 
 _REMOVE = "DELETE FROM conquiet_spark_staging WHERE attempt = ANY(%(attempts)s::bigint[])"
 

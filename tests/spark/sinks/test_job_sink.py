@@ -161,6 +161,40 @@ def test_attempts_that_lost_are_removed_by_the_commit(dsn: str, store: JobStore)
     assert left_behind(dsn) == 0
 
 
+def test_what_others_have_staged_meanwhile_stays(dsn: str, store: JobStore) -> None:
+    sink = job_sink(dsn)
+    other = sink.stage(iter([job_rows(["other"])]), batch(0, "another query"), "ab")
+    sink.publish(stage(sink, 0, ["a", "b"]), batch(0))
+    sink.publish([other], batch(0, "another query"))
+    assert ids_of(store) == ["a", "b", "other"]
+    assert left_behind(dsn) == 0
+
+
+def test_a_commit_does_not_wait_for_a_task_of_another_query(postgres_dsn: str) -> None:
+    """It is staging, in a transaction that takes its time: its rows are left alone."""
+    sink, begun, go_on = job_sink(postgres_dsn), threading.Event(), threading.Event()
+    staged: list[Staged] = []
+
+    def slow() -> Iterator[object]:
+        yield job_rows(["slow-1"])
+        begun.set()
+        assert go_on.wait(30)
+        yield job_rows(["slow-2"])
+
+    thread = threading.Thread(target=lambda: staged.append(sink.stage(slow(), batch(0, "slow"), "ab")))  # type: ignore[arg-type]
+    thread.start()
+    try:
+        assert begun.wait(30)
+        sink.publish(stage(sink, 0, ["a", "b"]), batch(0))
+    finally:
+        go_on.set()
+        thread.join()
+    sink.publish(staged, batch(0, "slow"))
+    with open_store(postgres_dsn) as store:
+        assert ids_of(store) == ["a", "b", "slow-1", "slow-2"]
+    assert left_behind(postgres_dsn) == 0
+
+
 def test_staging_and_journals_expire(dsn: str, store: JobStore) -> None:
     sink = job_sink(dsn, stagingSeconds="1", journalSeconds="1")
     old = "0" if dsn.startswith("sqlite") else "'2020-01-01'"

@@ -27,10 +27,11 @@ from collections.abc import Iterable
 _LOOK_EVERY_MS = 500
 _ENDED_STATES = ("Z", "X")
 STOPPED_STATES = ("T", "t")
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(owner: int, folder: str, program: str) -> None:
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in IGNORED:
         signal.signal(name, signal.SIG_IGN)
     group = _wait_for_owner(owner)
     if group is not None:

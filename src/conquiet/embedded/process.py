@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conquiet.embedded import guardian
@@ -20,6 +20,16 @@ __all__ = ["GuardedProcess"]
 # The program is held back until the guardian knows its process group. If this process dies in between, the
 # input ends, `read` fails, and there is nothing to clear away.
 _HELD_BACK = 'read -r go && exec "$@" </dev/null'
+
+
+@contextlib.contextmanager
+def _held_back(signals: Collection[signal.Signals]) -> Iterator[None]:
+    """A process started in here is not ended by these signals before it can ignore them: it inherits the mask."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class GuardedProcess:
@@ -34,15 +44,16 @@ class GuardedProcess:
         self._running: subprocess.Popen[bytes] | None = None
         # The guardian comes first and knows the name beforehand: there is no moment in which a folder or a
         # process exists that nobody would clear away.
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, str(self.owner), str(folder), self._program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            start_new_session=True,
-        )
+        with _held_back(guardian.IGNORED):
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__, str(self.owner), str(folder), self._program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                start_new_session=True,
+            )
         try:
             folder.mkdir(mode=0o700)
         except OSError:

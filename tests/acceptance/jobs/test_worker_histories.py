@@ -65,6 +65,11 @@ def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> N
         with history.operation("enqueue", *ids):
             for n in range(jobs):
                 store.enqueue("plain", {"n": n}, id=f"job-{n}")
+
+        def take_and_forget() -> None:
+            store.claim("plain", limit=2, lease_ttl=TTL / 2, worker="forgetful")
+
+        take_and_forget()  # once before the workers: they may be quick enough to leave nothing
         workers = [
             JobWorker(store, handle, queues="plain", lease_ttl=TTL, concurrency=3, worker="a"),
             JobWorker(store, handle, queues="plain", lease_ttl=TTL, concurrency=3, worker="b"),
@@ -77,11 +82,11 @@ def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> N
                 fleet.start(Work(store.dsn, isolation, history.path, isolation, lease_ttl=TTL))
         enough = threading.Event()
 
-        def take_and_forget() -> None:
+        def go_on() -> None:
             while not enough.wait(0.05):
-                store.claim("plain", limit=2, lease_ttl=TTL / 2, worker="forgetful")
+                take_and_forget()
 
-        forgetful = threading.Thread(target=take_and_forget)
+        forgetful = threading.Thread(target=go_on)
         forgetful.start()
         time.sleep(1.0)
         enough.set()

@@ -50,7 +50,12 @@ def test_fixtures_are_torn_down(tmp_path: Path, number: signal.Signals, killed: 
     if killed == "its parent":
         command = [sys.executable, "-c", PARENT, *command]
     with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -1,53 +1,78 @@
-"""`make run`: sample reports through a Redis stream and Spark into Parquet, and a count that must be right."""
+"""`make run`: the whole pipeline on a seeded sample, and every figure checked against what the generator knows.
+
+reports → Redis stream → Spark: verdicts, trust, alerts, quarantine → retries as leased jobs on PostgreSQL
+        → a worker on the Consumer Engine, platforms with faults, circuit breakers → tables, report.html, the check
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import platform
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from conquiet import __version__
+from conquiet.cli.figures import Line, add_retries, compared, counted
+from conquiet.cli.retries import QUEUE, SAMPLE_RULES, work_off
 from conquiet.cli.sample import Sample
-from conquiet.embedded import RedisServer, find_java
+from conquiet.cli.sample_files import MetricsFile
+from conquiet.embedded import PostgresServer, RedisServer, find_java
 from conquiet.errors import ConquietError
-from conquiet.queue import BacklogStats, QueueConfig, RedisStreamsQueue, connect
-from conquiet.reconcile import DEFAULT_RULES
+from conquiet.jobs import JobStore, QueueStats, open_store
+from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.reconcile import open_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from redis import Redis
+    from sqlalchemy.orm import Session, sessionmaker
 
+__all__ = ["REPORTS", "main", "run_sample"]
+
+REPORTS = 50_000
+_STREAM, _GROUP = "reports", "reconciliation"
+_BATCHES, _BATCH = (
+    5,
+    5_000,
+)  # how many micro-batches, unless they were small: each has its line on the terminal
+_TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
 _console = Console(highlight=False, soft_wrap=True)
-
-_STREAM, _GROUP = "reports", "classification"
-_AT_ONCE = 5_000
-_SCHEMA = "report_id STRING, affiliate_id STRING, claimed_views BIGINT, observed_views BIGINT"
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make run", description=__doc__)
-    parser.add_argument("--reports", type=_count, default=20_000, metavar="N", help="how many (20,000)")
+    parser = argparse.ArgumentParser(prog="make run", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--reports", type=_count, default=REPORTS, metavar="N", help=f"how many ({REPORTS:,})"
+    )
+    parser.add_argument("--seed", type=int, default=7, help="of the sample (7)")
     parser.add_argument(
         "--out", type=Path, default=Path("out"), metavar="FOLDER", help="for the results (out)"
     )
     options = parser.parse_args(argv)
+    return run_sample(options.reports, options.out, options.seed)
+
+
+def run_sample(reports: int = REPORTS, out: Path = Path("out"), seed: int = 7) -> int:
+    """The whole run; 0 if every figure is right, 1 if not, 130 if it was interrupted."""
     _console.print(
         f"[bold]conquiet {__version__}[/] on Python {platform.python_version()}, {platform.machine()}"
     )
+    logging.getLogger("conquiet").setLevel(
+        logging.CRITICAL
+    )  # the sample breaks things on purpose, thousands of times
     try:
-        return _run(options.reports, options.out)
+        return _run(reports, out, seed)
     except ConquietError as error:
         _console.print(f"[red]failed:[/] {escape(str(error))}")
         return 1
@@ -63,21 +88,36 @@ def _count(text: str) -> int:
     return number
 
 
-def _run(reports: int, out: Path) -> int:
+def _run(reports: int, out: Path, seed: int) -> int:
     began = perf_counter()
-    verdicts, checkpoint = out / "verdicts", out / "checkpoint"
-    for old in (verdicts, checkpoint):  # the servers are new, so what another run left belongs to nothing
-        shutil.rmtree(old, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
+    _clear(out)
     _console.print(f"  java        {escape(find_java().describe())}")
-    with _told("redis", RedisServer(appendonly=True)) as server, connect(server.url) as redis:
+    with (
+        _told("redis", RedisServer(appendonly=True)) as redis_server,
+        _told("postgresql", PostgresServer()) as postgres,
+        connect(redis_server.url) as redis,
+        open_store(jobs_dsn := postgres.create_database("jobs")) as store,
+    ):
         queue = RedisStreamsQueue(redis, QueueConfig(_STREAM, _GROUP, "producer"))
-        sample = Sample(reports)
-        _enqueue(queue, sample, reports)
+        sample = Sample(reports, seed)
+        _enqueue(queue, redis, sample, reports, out)
         with _spark() as spark:
-            found = _classify(spark, server.url, verdicts, checkpoint)
-        backlog = queue.backlog_stats()
-    return _report(sample.truth, found, backlog, verdicts, perf_counter() - began)
+            _reconcile(spark, redis_server.url, jobs_dsn, out, sample.truth.entries)
+            with _sessions(postgres.create_database("reports")) as sessions:
+                with _progress() as progress:
+                    work_off(store, sessions, sample.posts, sample.truth.retried, progress)
+                add_retries(spark, sessions, out, SAMPLE_RULES)
+            found = counted(spark, out)
+        found.pending = queue.backlog_stats().pending
+        found.unfinished_jobs = _unfinished(store)
+    return _say_whether_right(list(compared(sample.truth, found)), out, perf_counter() - began)
+
+
+def _clear(out: Path) -> None:
+    """The servers are new, so what another run left belongs to nothing."""
+    for name in (*_TABLES, "_aside", "checkpoint"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -93,7 +133,8 @@ def _spark() -> Iterator[SparkSession]:
     from conquiet.pipeline import show_progress, spark_session
 
     began = perf_counter()
-    spark = spark_session("conquiet sample")
+    # Nothing waits for a watermark here: batches without rows would only take time.
+    spark = spark_session("conquiet sample", conf={"spark.sql.streaming.noDataMicroBatches.enabled": False})
     _console.print(
         f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"
     )
@@ -105,64 +146,85 @@ def _spark() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _enqueue(queue: RedisStreamsQueue, sample: Sample, reports: int) -> None:
-    with Progress(console=_console) as progress:
-        bar = progress.add_task("enqueued", total=reports)
-        made = iter(sample)
-        while batch := list(islice(made, _AT_ONCE)):
-            queue.enqueue_many(batch)
-            progress.advance(bar, len(batch))
+@contextmanager
+def _sessions(dsn: str) -> Iterator[sessionmaker[Session]]:
+    sessions = open_database(dsn, pool_size=10)
+    try:
+        yield sessions
+    finally:
+        sessions.kw["bind"].dispose()
 
 
-def _classify(spark: SparkSession, url: str, verdicts: Path, checkpoint: Path) -> Counter[str]:
-    """From the stream into Parquet; how many of each class are there afterwards."""
-    from pyspark.sql import functions as sql
-
-    from conquiet.pipeline import payload
-
-    options = {"url": url, "stream": _STREAM, "group": _GROUP, "consumer": "make-run"}
-    rows = spark.readStream.format("conquiet").options(**options).load()
-    report = rows.select("id", payload(_SCHEMA)).selectExpr("id", "payload.*")
-    excess = sql.col("claimed_views") / sql.col("observed_views") - 1
-    verdict = (
-        sql.when(excess >= DEFAULT_RULES.overclaimed_from, "overclaimed")
-        .when(excess <= DEFAULT_RULES.matched_up_to, "matched")
-        .otherwise("discrepancy")
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=_console,
     )
-    query = (
-        report.withColumn("verdict", verdict)
-        .writeStream.queryName("classification")
-        .format("parquet")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start(str(verdicts))
+
+
+def _enqueue(queue: RedisStreamsQueue, redis: Redis, sample: Sample, reports: int, out: Path) -> None:
+    """Entries into the stream, and beside it the table of what the platforms say."""
+    with _progress() as progress, MetricsFile(out / "metrics.parquet") as metrics:
+        bar = progress.add_task("enqueued", total=reports)
+        for chunk in sample:
+            queue.enqueue_many([entry for entry in chunk.entries if isinstance(entry, dict)])
+            with redis.pipeline(transaction=False) as pipe:  # `enqueue` would not take what is no JSON object
+                for entry in chunk.entries:
+                    if isinstance(entry, str):
+                        pipe.xadd(_STREAM, {"data": entry})
+                pipe.execute()
+            metrics.write(chunk.metrics)
+            progress.update(bar, completed=sample.truth.reports)
+
+
+def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, entries: int) -> None:
+    """All that is in the stream now: judged, written, and only then acknowledged."""
+    from conquiet.pipeline import RetryJobs, read_metrics, reconcile_stream
+
+    source = {"url": url, "stream": _STREAM, "group": _GROUP, "consumer": "make-run"}
+    source["maxEntriesPerTrigger"] = str(max(_BATCH, entries // _BATCHES + 1))
+    query = reconcile_stream(
+        spark.readStream.format("conquiet").options(**source).load(),
+        lambda: read_metrics(spark, str(out / "metrics.parquet")),
+        output=str(out),
+        checkpoint=str(out / "checkpoint"),
+        retry_jobs=RetryJobs(jobs_dsn, QUEUE),
+        rules=SAMPLE_RULES,
+        trigger={"availableNow": True},
     )
     query.awaitTermination()
-    counts = spark.read.parquet(str(verdicts)).groupBy("verdict").count().collect()
-    return Counter({row["verdict"]: row["count"] for row in counts})
 
 
-def _report(
-    truth: Mapping[str, int],
-    found: Mapping[str, int],
-    backlog: BacklogStats,
-    verdicts: Path,
-    seconds: float,
-) -> int:
-    table = Table("verdict", "generated", "found")
-    for name in sorted({*truth, *found}):
-        same = truth.get(name, 0) == found.get(name, 0)
+def _unfinished(store: JobStore) -> int:
+    stats = store.stats(QUEUE).get(QUEUE) or QueueStats(QUEUE)
+    return stats.ready + stats.delayed + stats.in_flight + stats.expired + stats.failed
+
+
+def _say_whether_right(lines: list[Line], out: Path, seconds: float) -> int:
+    table = Table("", "figure", "generated", "found")
+    group = ""
+    for line in lines:
+        is_right = line.expected == line.found
         table.add_row(
-            name, f"{truth.get(name, 0):,}", f"[{'green' if same else 'red'}]{found.get(name, 0):,}[/]"
+            "" if line.group == group else line.group,
+            escape(line.name),
+            f"{line.expected:,}",
+            f"[{'green' if is_right else 'red'}]{line.found:,}[/]",
         )
+        group = line.group
     _console.print(table)
-    right = dict(truth) == dict(found) and backlog.pending == 0
-    total = sum(truth.values())
+    wrong = [line for line in lines if line.expected != line.found]
+    if wrong:
+        _console.print(f"[bold red]WRONG:[/] {len(wrong)} of {len(lines)} figures, in {seconds:.1f} s")
+        return 1
     _console.print(
-        f"[bold {'green' if right else 'red'}]{'right' if right else 'WRONG'}:[/] {total:,} reports enqueued, "
-        f"{sum(found.values()):,} verdicts in {escape(str(verdicts))}, {backlog.pending} pending, in {seconds:.1f} s"
+        f"[bold green]right:[/] all {len(lines)} figures are the generator's, in {seconds:.1f} s. "
+        f"Tables are in {escape(str(out))}"
     )
-    return 0 if right else 1
+    return 0
 
 
 if __name__ == "__main__":

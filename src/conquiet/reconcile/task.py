@@ -8,7 +8,14 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
-from conquiet.errors import AttemptOrderError, PayloadError, ReportNotFoundError
+from conquiet.errors import (
+    AttemptOrderError,
+    PayloadError,
+    ReconcileConfigError,
+    ReportNotFoundError,
+    ReportRefusedError,
+)
+from conquiet.reconcile.adoption import adopt_report, carries_report, refuse_another
 from conquiet.reconcile.attempt import Case, ReconciliationResult, say
 from conquiet.reconcile.fetcher import FetchOutcome
 from conquiet.reconcile.job import ReconciliationJob
@@ -18,6 +25,8 @@ from conquiet.task import ConsumerTask, Transaction
 from conquiet.task.exceptions import ExceptionCategory, TransactionException
 
 __all__ = ["PlatformUnavailable", "ReconciliationTask"]
+
+_HOPELESS = (PayloadError, ReportNotFoundError, ReportRefusedError, ReconcileConfigError, AttemptOrderError)
 
 
 class PlatformUnavailable(TransactionException):
@@ -38,6 +47,8 @@ class ReconciliationTask(ConsumerTask):
     used up, the exception handler records the attempt as missing data. The transaction has then failed for the engine,
     and may be delivered once more; that delivery finds the attempt recorded, and succeeds. Of refused credentials and
     open breakers nothing is expected: they are recorded at once.
+
+    A job that carries its report whole, as those of the Spark pipeline do, needs none in the database: it is taken over.
 
     What is no job, and a report that does not exist, is a BUSINESS failure: asked for again, it would be no different.
     """
@@ -60,10 +71,8 @@ class ReconciliationTask(ConsumerTask):
     def process_transaction(self, transaction: Transaction) -> ReconciliationResult:
         try:
             job = _job(transaction)
-            with self._session_factory() as session:
-                found = read_case(session, job.affiliate_report_id, job.attempt)
-                session.commit()
-        except (PayloadError, ReportNotFoundError, AttemptOrderError) as error:
+            found = self._read(job, transaction.payload)
+        except _HOPELESS as error:
             raise TransactionException(str(error), ExceptionCategory.BUSINESS, cause=error) from error
         if isinstance(found, ReconciliationResult):
             say(found, job.correlation_id)
@@ -76,6 +85,21 @@ class ReconciliationTask(ConsumerTask):
     def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> None:
         if isinstance(exception, PlatformUnavailable):
             self._record(exception.case, exception.outcome, _job(transaction))
+
+    def _read(self, job: ReconciliationJob, payload: Any) -> Case | ReconciliationResult:
+        is_whole = carries_report(payload)
+        with self._session_factory() as session:
+            try:
+                found = read_case(session, job.affiliate_report_id, job.attempt)
+            except ReportNotFoundError:
+                if not is_whole:
+                    raise
+                adopt_report(session, job, payload, utc(self._clock.time()), self._rules)
+                found = read_case(session, job.affiliate_report_id, job.attempt)
+            session.commit()
+        if is_whole and isinstance(found, Case):
+            refuse_another(found, payload)
+        return found
 
     def _record(self, case: Case, outcome: FetchOutcome, job: ReconciliationJob) -> ReconciliationResult:
         with self._session_factory() as session:

@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
 #   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
 .DEFAULT_GOAL := help
-.PHONY: help run test conformance campaign lint bench lock clean core spark peers
+.PHONY: help run test conformance campaign reference lint bench lock clean core spark peers
 
 VENV := .venv/bin/python
 BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen) --again "make $(MAKECMDGOALS)"
@@ -13,7 +13,7 @@ COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-in
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
-run: spark ## the main job: sample reports through Redis and Spark (N=20000 of them), counted at the end
+run: spark ## the main job: the whole pipeline on a sample (N=50000 reports), every figure checked
 	@exec $(VENV) -m conquiet.cli.main_job $(if $(N),--reports $(N))
 
 test: spark ## the whole test suite; long campaigns at a twentieth of their size
@@ -24,6 +24,9 @@ conformance: spark ## the whole suite, then every clause with its tests and its 
 
 campaign: spark ## the long campaigns only, at full size, without a time limit per test
 	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)
+
+reference: spark ## docs/reference.md, from the docstrings
+	@exec $(VENV) tools/reference.py
 
 lint: spark ## format, lint, types, import contracts
 	.venv/bin/ruff format --check .

@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end_run)
+    # A shell that starts us in the background has SIGINT ignored, by our children too; there are tests that send it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # make passes on the signals it can catch; when it is killed -9 itself, the kernel tells us.
     if "MAKELEVEL" in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

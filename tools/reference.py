@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 ROOMS = {
     "conquiet": "The app",
+    "conquiet.app": "Tasks of the app",
     "conquiet.queue": "Redis Streams queue",
     "conquiet.jobs": "Leased jobs",
     "conquiet.task": "Consumer Engine",

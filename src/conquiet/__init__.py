@@ -1,7 +1,25 @@
 """conquiet: at-least-once work for Python, told honestly, from one process to a Spark cluster."""
 
+from typing import TYPE_CHECKING, Any
+
 from conquiet.errors import ConquietError
 
-__all__ = ["ConquietError", "__version__"]
+if TYPE_CHECKING:
+    from conquiet.app import Conquiet
+
+__all__ = ["Conquiet", "ConquietError", "__version__"]
 
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> Any:
+    """The app is imported when it is asked for: who uses only a queue does not pay for it."""
+    if name == "Conquiet":
+        from conquiet.app import Conquiet
+
+        return Conquiet
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

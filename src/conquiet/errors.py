@@ -6,6 +6,8 @@ Families are cut by what the caller can do, not by which module noticed:
     ├── PayloadError (ValueError)            the payload is not storable JSON: change it
     ├── MissingDependencyError (ImportError) a package or program is not installed: install it
     │   └── ServerNotFoundError              no usable server binary for `conquiet.embedded`
+    ├── SettingsError (ValueError)           a setting of the command line is missing or refused: the flag to give is named
+    ├── UnknownNameError (LookupError)       no queue, stream or group has that name: those that exist are named
     ├── ServerError                          a private server did not start, or died: read its log
     ├── CallTimeoutError (TimeoutError)      a call ran past its time limit
     ├── AbandonedCallError                   a timed-out call came back and touched what is no longer its own
@@ -17,6 +19,8 @@ Families are cut by what the caller can do, not by which module noticed:
     ├── FlowError                            a flow yielded something that is not an effect: a bug
     ├── JobError                             anything the leased job store cannot do
     │   ├── JobConfigError (ValueError)      a setting or an argument was refused: correct it
+    │   │   └── TaskArgumentError (TypeError) a task's function does not take these arguments; nothing was queued
+    │   ├── JobRejectedError                 raised by a handler: the job is Failed at once, with no retry
     │   ├── DuplicateJobError                a job with that id exists; nothing was enqueued
     │   ├── StaleLeaseError                  the lease is not current any more; nothing was changed
     │   ├── IllegalTransitionError           the job's state does not allow that; nothing was changed
@@ -57,9 +61,10 @@ No message carries a secret: text that may hold a DSN goes through `redact` firs
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
+
+from conquiet.redaction import redact
 
 __all__ = [
     "AbandonedCallError",
@@ -77,6 +82,7 @@ __all__ = [
     "JobConfigError",
     "JobError",
     "JobNotFoundError",
+    "JobRejectedError",
     "KeyReusedError",
     "LeaseLostError",
     "LocalConfigError",
@@ -104,10 +110,13 @@ __all__ = [
     "SchemaVersionError",
     "ServerError",
     "ServerNotFoundError",
+    "SettingsError",
     "StagingLostError",
     "StaleLeaseError",
     "StoreUnavailableError",
+    "TaskArgumentError",
     "TaskConfigError",
+    "UnknownNameError",
     "UnknownPriorityError",
     "redact",
 ]
@@ -127,6 +136,14 @@ class MissingDependencyError(ConquietError, ImportError):
 
 class ServerNotFoundError(MissingDependencyError):
     """No binary of a supported version was found for an embedded server."""
+
+
+class SettingsError(ConquietError, ValueError):
+    """A setting of the command line is missing, or is not what it has to be. Nothing was done."""
+
+
+class UnknownNameError(ConquietError, LookupError):
+    """There is no queue, stream or consumer group of that name, and the command would not make one."""
 
 
 class ServerError(ConquietError):
@@ -182,6 +199,14 @@ class JobError(ConquietError):
 
 class JobConfigError(JobError, ValueError):
     """A refused setting or argument. The store was not called."""
+
+
+class TaskArgumentError(JobConfigError, TypeError):
+    """Arguments that the task's function would refuse. Nothing was queued."""
+
+
+class JobRejectedError(JobError):
+    """A handler says that trying again is of no use: the job is Failed at once, whatever retries it has left."""
 
 
 class DuplicateJobError(JobError):
@@ -350,18 +375,3 @@ class MalformedEntryError(QueueError):
         super().__init__(message)
         self.entries = entries
         self.messages = messages
-
-
-# In two steps, each of them linear: texts of any size and origin go through here, on their way into a message.
-_UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
-_URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
-_KEY_VALUE = re.compile(
-    r"(?i)\b(?P<key>password|passwd|pwd|sslpassword|token|secret|api_?key)(?P<eq>\s*=\s*)"
-    r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)"
-)
-
-
-def redact(text: str) -> str:
-    """`text` without the passwords of any DSN in it, whether URL, query string or key=value form."""
-    text = _UP_TO_LAST_AT.sub(lambda m: _URL_PASSWORD.sub(r"://\g<user>:***@", m[0]), text)
-    return _KEY_VALUE.sub(lambda m: f"{m['key']}{m['eq']}***", text)

@@ -74,6 +74,19 @@ def test_a_process_needs_a_handler_that_it_can_import(store: JobStore) -> None:
     JobWorker(store, handle, queues="q", isolation="process")
 
 
+def test_inside_an_event_loop_it_is_run_async(store: JobStore) -> None:
+    async def use() -> None:
+        worker = JobWorker(store, handle_async, queues="q", isolation="async")
+        for run in (worker.run, worker.run_until_idle):
+            with pytest.raises(
+                JobConfigError, match="an event loop runs here already: await worker.run_async()"
+            ):
+                run()
+        assert (await worker.run_async(until_idle=True)).claimed == 0
+
+    asyncio.run(use())
+
+
 def test_run_async_is_for_coroutines(store: JobStore) -> None:
     worker = JobWorker(store, handle, queues="q")
     with pytest.raises(JobConfigError, match="run_async needs isolation='async', not 'thread'"):

@@ -54,9 +54,10 @@ def test_quick_handlers_are_given_ever_more(counted: Counted, store: JobStore, i
 
 
 def test_slow_handlers_are_not(counted: Counted, store: JobStore) -> None:
-    store.enqueue_many("q", [{}] * 40)
+    store.enqueue_many("q", [{}] * 60)
     JobWorker(store, lambda job: time.sleep(0.02), queues="q", concurrency=2).run_until_idle()
-    assert max(counted.asked) <= 25  # what they do in a fifth of a second, and one each
+    # What they do in a fifth of a second, and one each: 22. Twice as much, where a busy machine made them look quick.
+    assert max(counted.asked) <= 44
 
 
 def test_who_says_how_many_gets_that(counted: Counted, store: JobStore) -> None:

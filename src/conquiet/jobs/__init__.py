@@ -6,6 +6,7 @@ from conquiet.errors import (
     JobConfigError,
     JobError,
     JobNotFoundError,
+    JobRejectedError,
     OutcomeUnknownError,
     SchemaVersionError,
     StaleLeaseError,
@@ -24,7 +25,7 @@ from conquiet.jobs.model import (
     SettleResult,
     StoreCapabilities,
 )
-from conquiet.jobs.store import AsyncJobStore, JobStore, migrate, open_async_store, open_store
+from conquiet.jobs.store import AsyncJobStore, JobStore, migrate, migration_plan, open_async_store, open_store
 from conquiet.jobs.worker import JobWorker
 from conquiet.jobs.working import WorkerCounts
 from conquiet.payload import PayloadLimits
@@ -39,6 +40,7 @@ __all__ = [
     "JobContext",
     "JobError",
     "JobNotFoundError",
+    "JobRejectedError",
     "JobState",
     "JobStore",
     "JobWorker",
@@ -56,6 +58,7 @@ __all__ = [
     "StoreUnavailableError",
     "WorkerCounts",
     "migrate",
+    "migration_plan",
     "open_async_store",
     "open_store",
 ]

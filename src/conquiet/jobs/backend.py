@@ -87,6 +87,9 @@ class Backend(Protocol):
     def migrate(self, target: int | None) -> Flow[list[str]]:
         """Bring the schema to `target` (None: the newest), up or down; the names of the steps taken."""
 
+    def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
+        """The steps that `migrate` would take now, as (name, SQL). Nothing is changed or created."""
+
     def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         """Add rows. With `skip` ids that exist are left out, else they raise DuplicateJobError and none is added."""
 

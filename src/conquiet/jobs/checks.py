@@ -62,5 +62,8 @@ def error_text(error: object) -> str:
 
 
 def _shown(value: object) -> str:
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # noqa: BLE001 - a number of 5,000 digits has no text, nor need somebody's object have one
+        text = f"an unshowable {type(value).__qualname__}"
     return text if len(text) <= 60 else text[:60] + "…"

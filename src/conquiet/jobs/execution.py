@@ -13,6 +13,7 @@ from conquiet.errors import (
     CallTimeoutError,
     IsolationError,
     JobConfigError,
+    JobRejectedError,
     OutcomeUnknownError,
     RemoteCallError,
     StaleLeaseError,
@@ -22,7 +23,7 @@ from conquiet.flow import Call, Cancelled, Flow, Signal, call_in, shielded
 from conquiet.flow.isolation import describe
 from conquiet.flow.process import ProcessCalls
 from conquiet.jobs.context import JobContext
-from conquiet.jobs.model import Job
+from conquiet.jobs.model import Job, RetrySchedule
 from conquiet.jobs.operations import JobOperations
 
 __all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
@@ -40,9 +41,13 @@ class Execution(NamedTuple):
     settled: bool = False  # acknowledged already, in the handler's own transaction
     unknown: bool = False  # the same, perhaps: the answer to the commit did not come
     lost: bool = False  # the lease was gone: nothing of its effect was committed
+    retryable: bool = True
+    schedule: RetrySchedule | None = None  # for the delay before the next retry; None: the store's
 
 
 Handler = Callable[..., Any]
+TimeLimit = Callable[[Job], float | None]
+Delays = Callable[[Job], RetrySchedule | None]
 
 
 def check_handlers(handlers: Handler | Mapping[str, Handler], queues: Sequence[str], isolation: str) -> None:
@@ -79,12 +84,14 @@ class Executor:
         handlers: Handler | Mapping[str, Handler],
         operations: JobOperations,
         isolation: str,
-        timeout: float | None,
+        timeout: TimeLimit,
+        delays: Delays,
     ) -> None:
         self._handlers = handlers
         self._operations = operations
         self._isolation = isolation
         self._timeout = timeout
+        self._delays = delays
         # By the handler's id, because not all can be hashed: how it is called, and whether it takes a context.
         self._calls: dict[int, tuple[Handler, bool]] = {}
         self._processes: dict[Handler, ProcessCalls] = {}
@@ -114,10 +121,13 @@ class Executor:
         ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
         if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
             return Execution(job, error, given_back=True)
-        timed_out = isinstance(error, TimeoutError) or (
-            isinstance(error, RemoteCallError) and error.error_type == TimeoutError.__qualname__
+        return Execution(
+            job,
+            _with_text(error),
+            "TIMEOUT" if _is(TimeoutError, error) else "SYSTEM",
+            retryable=not _is(JobRejectedError, error),
+            schedule=self._delays(job),
         )
-        return Execution(job, _with_text(error), "TIMEOUT" if timed_out else "SYSTEM")
 
     def _commit(self, context: JobContext) -> Flow[Execution]:
         """The effect and the ack together, or neither."""
@@ -158,13 +168,14 @@ class Executor:
                 calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
                 if self._closed:
                     calls.close()
-            job = context.job.plain()
-            return Call(lambda: calls.run(job, timeout=self._timeout))
+            job, timeout = context.job.plain(), self._timeout(context.job)
+            return Call(lambda: calls.run(job, timeout=timeout))
         found = self._calls.get(id(handler))
         if found is None:
             found = self._calls.setdefault(id(handler), (self._prepared(handler), _takes_context(handler)))
         call, takes_context = found
-        return Call(call, context.job, *((context,) if takes_context else ()), timeout=self._timeout)
+        timeout = self._timeout(context.job)
+        return Call(call, context.job, *((context,) if takes_context else ()), timeout=timeout)
 
     def _prepared(self, handler: Handler) -> Handler:
         """`handler`, so that what it sets in its context variables is not there for the next job."""
@@ -178,6 +189,13 @@ class Executor:
 
         in_own_context.__qualname__ = describe(handler)  # for messages
         return in_own_context
+
+
+def _is(kind: type[Exception], error: BaseException) -> bool:
+    """Whether it is of that kind, or in a child process was: from there comes only its name."""
+    if isinstance(error, RemoteCallError):
+        return error.error_type == kind.__qualname__
+    return isinstance(error, kind)
 
 
 def _with_text(error: BaseException) -> BaseException:

@@ -56,6 +56,10 @@ class MemoryBackend:
         yield from ()
         return []
 
+    def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
+        yield from ()
+        return []
+
     def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         yield from ()
         if connection is not None:

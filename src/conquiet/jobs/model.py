@@ -50,6 +50,14 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     ttl: float
     worker: str
 
+    def __repr__(self) -> str:  # whoever has the token could settle the job
+        return (
+            f"Lease(version={self.version}, worker={self.worker!r}, expires_at={self.expires_at.isoformat()})"
+        )
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in ("version", "worker", "expires_at")]
+
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One delivery to a worker, and how it ended. `number` is its lease's version."""
@@ -85,6 +93,12 @@ class Job(msgspec.Struct, frozen=True):
     def __hash__(self) -> int:
         return hash(self.id)
 
+    def __repr__(self) -> str:  # a payload may hold secrets, and a repr ends in logs
+        return f"Job({self.id!r}, queue={self.queue!r}, {self.state.value})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in ("id", "queue", "state")]
+
     def plain(self) -> dict[str, Any]:
         """This job as JSON can carry it, for a process that makes it a Job again with `of_plain`."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
@@ -105,7 +119,7 @@ class Job(msgspec.Struct, frozen=True):
 class NewJob:
     """A job to be enqueued, where a payload alone does not say enough."""
 
-    payload: Mapping[str, Any]
+    payload: Mapping[str, Any] = field(repr=False)
     id: str | None = None
     priority: int = 5
     delay: float = 0.0
@@ -121,6 +135,7 @@ class Nack:
     error: BaseException | str | None = None
     retryable: bool = True
     category: str | None = None
+    schedule: RetrySchedule | None = None  # whose delays; None: the store's
 
 
 class SettleResult(msgspec.Struct, frozen=True):

@@ -14,11 +14,12 @@ from conquiet.errors import (
     JobConfigError,
     JobNotFoundError,
     OutcomeUnknownError,
+    PayloadError,
     StaleLeaseError,
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
-from conquiet.jobs.backend import Backend, Claim, Inserted, NewRow, Settlement
+from conquiet.jobs.backend import Backend, Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.checks import (
     MAX_SECONDS,
     checked_int,
@@ -29,7 +30,7 @@ from conquiet.jobs.checks import (
 )
 from conquiet.jobs.identity import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
-from conquiet.jobs.rows import job_of, on_grid
+from conquiet.jobs.rows import job_of, on_grid, shown_job, unreadable
 
 __all__ = ["JobOperations"]
 
@@ -130,17 +131,22 @@ class JobOperations:
             checked_name("worker", worker),
             self._max_lease_expiries,
         )
-        rows, more = yield from self.backend.claim(claim)
-        while more and len(rows) < limit:
-            # Jobs that had lost their last lease were failed in passing, and took places of this claim.
+        jobs: list[Job] = []
+        more = True
+        while more and len(jobs) < limit:
+            # A second time only if jobs were failed in passing, and took places of this claim: they had lost their
+            # last lease, or cannot be read.
             try:
-                further, more = yield from self.backend.claim(claim._replace(limit=limit - len(rows)))
+                rows, more = yield from self.backend.claim(claim._replace(limit=limit - len(jobs)))
+                broken = _add_readable(rows, jobs)
+                if broken:
+                    yield from self.backend.settle(broken, None)
             except StoreUnavailableError:
-                if not rows:
+                if not jobs:
                     raise
                 break  # what is leased already must reach its worker; the next claim will tell
-            rows += further
-        return [job_of(row) for row in rows]
+            more = more or bool(broken)
+        return jobs
 
     def ack(self, job: Job, connection: Any) -> Flow[None]:
         yield from self._settle_one("ack", job, _ack(job), connection)
@@ -179,7 +185,7 @@ class JobOperations:
 
     def get(self, job_id: str) -> Flow[Job | None]:
         row = yield from self.backend.get(checked_name("id", job_id))
-        return None if row is None else job_of(row)
+        return None if row is None else shown_job(row)
 
     def is_settled(self, job: Job, outcome: str) -> Flow[bool]:
         """Whether this very lease was ended like this: how an unknown outcome is resolved."""
@@ -196,7 +202,7 @@ class JobOperations:
             raise JobConfigError(f"state must be one of {', '.join(JobState)}, not {state!r}")
         known = None if state is None else JobState(state)
         rows = yield from self.backend.select(known, _queue_or_all(queue), limit, offset)
-        return [job_of(row) for row in rows]
+        return [shown_job(row) for row in rows]
 
     def stats(self, queue: str | None) -> Flow[dict[str, QueueStats]]:
         return {stats.queue: stats for stats in (yield from self.backend.stats(_queue_or_all(queue)))}
@@ -235,14 +241,13 @@ class JobOperations:
             state=JobState.READY if retry else JobState.FAILED,
             outcome="failed",
             retry=retry,
-            delay=self._delay(job.retries) if retry else None,
+            delay=self._delay(job.retries, nack.schedule or self._retry) if retry else None,
             error=None if error is None else error_text(error),
             error_type=None if kind is None else error_text(kind),
             category=None if nack.category is None else error_text(nack.category),
         )
 
-    def _delay(self, retries: int) -> float:
-        schedule = self._retry
+    def _delay(self, retries: int, schedule: RetrySchedule) -> float:
         delay = full_jitter(schedule.base_seconds, retries, schedule.max_seconds, self._random)
         # For the jitter a maximum of 0 means none, here it means 0; and no store can hold a time of any size.
         return min(delay, schedule.max_seconds, MAX_SECONDS)
@@ -264,6 +269,19 @@ class JobOperations:
             if end is not None:
                 current.discard(end.token)
         return results
+
+
+def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[Settlement]:
+    """Add the jobs in `rows` to `jobs`; the ends of those whose payload somebody damaged: no worker can run them."""
+    broken = []
+    for row in rows:
+        try:
+            jobs.append(job_of(row))
+        except PayloadError as error:
+            assert row.lease_token is not None
+            end = Settlement(row.id, row.lease_token, JobState.FAILED, "failed", error=unreadable(error))
+            broken.append(end._replace(error_type=type(error).__qualname__))
+    return broken
 
 
 def _queue_or_all(queue: str | None) -> str | None:

@@ -80,6 +80,10 @@ class PostgresBackend(PostgresConnections):
         yield from self._give_back(connection)
         return done
 
+    def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
+        found = yield from self._version()
+        return [(name, sql) for name, sql, _ in schema.steps(_MIGRATIONS, found or 0, target)]
+
     def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         ids, payloads, priorities, delays, max_retries, correlation_ids = zip(*rows, strict=True)
         values = {
@@ -213,7 +217,7 @@ class PostgresBackend(PostgresConnections):
     def begin(self) -> Flow[Any]:
         connection = yield from self._take()
         with self._translated("begin", connection):
-            yield Call(connection.set_autocommit, False)
+            yield from self._first_step(connection, Call(connection.set_autocommit, False))
         return connection
 
     def commit(self, connection: Any) -> Flow[None]:

@@ -13,10 +13,12 @@ from psycopg.conninfo import conninfo_to_dict
 from conquiet.errors import JobError, OutcomeUnknownError, StoreUnavailableError, redact
 from conquiet.flow import Call, Flow
 from conquiet.jobs.listener import AsyncListener, Listener, is_quiet
+from conquiet.redaction import redact_dsn
 
-__all__ = ["PostgresConnections"]
+__all__ = ["PostgresConnections", "without_password"]
 
 _CHANNEL = "conquiet_jobs"
+_NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
 # A server that went away without a word must not hold a worker for as long as TCP would; the DSN may say otherwise.
 _CONNECTION = {
     "connect_timeout": 10,
@@ -28,11 +30,22 @@ _CONNECTION = {
 _INHERITED: list[Any] = []  # a parent's connections, kept alive untouched in its fork
 
 
+def without_password(error: psycopg.Error) -> psycopg.Error:
+    """`error`, or one in its place: of a DSN that it cannot read, libpq quotes the piece that it stumbled over."""
+    text = str(error).strip()
+    if not isinstance(error, psycopg.ProgrammingError) or error.sqlstate is not None:
+        return error
+    if not text.startswith(_NAMES_AN_OPTION):
+        start, quote, _ = text.partition('"')
+        text = start + ("(not shown: it may be a part of the password)" if quote else "")
+    return psycopg.ProgrammingError(redact(text))
+
+
 class PostgresConnections:
     def __init__(self, dsn: str, *, awaits: bool) -> None:
         self.dsn = dsn
         self._awaits = awaits
-        self._where = redact(dsn)
+        self._where = redact_dsn(dsn)
         self._idle: list[Any] = []
         self._listeners: list[Listener] = []  # one for each who waits at a time, listening also in between
         self._closed = False
@@ -45,7 +58,7 @@ class PostgresConnections:
     def _listen(self) -> Flow[Listener]:
         connection = yield from self._connect()
         with self._translated("listen", connection):
-            yield Call(connection.execute, f"LISTEN {_CHANNEL}")
+            yield from self._first_step(connection, Call(connection.execute, f"LISTEN {_CHANNEL}"))
         return AsyncListener(connection) if self._awaits else Listener(connection)
 
     def _drop_connections(self) -> Flow[None]:
@@ -69,12 +82,22 @@ class PostgresConnections:
             connection = yield Call(lambda: connect(**settings))
             # UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it,
             # and PostgreSQL, left alone, plans it anew each time.
-            yield Call(connection.execute, "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan")
+            sets = "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan"
+            yield from self._first_step(connection, Call(connection.execute, sets))
             return connection
         except psycopg.Error as error:
-            raise StoreUnavailableError(
-                f"{self._where} cannot be reached: {redact(str(error)).strip()}"
-            ) from error
+            unreachable = without_password(error)
+        raise StoreUnavailableError(
+            f"{self._where} cannot be reached: {redact(str(unreachable)).strip()}"
+        ) from unreachable
+
+    def _first_step(self, connection: Any, step: Call) -> Flow[None]:
+        """On a connection that nobody else knows of yet: if it fails, or is cancelled, nobody else would close it."""
+        try:
+            yield step
+        except BaseException:
+            yield Call(connection.close, shield=True)
+            raise
 
     def _take(self) -> Flow[Any]:
         self._forget_parents_connections()

@@ -9,7 +9,7 @@ from typing import Any
 
 from conquiet import payload
 from conquiet.clock import utc
-from conquiet.errors import DuplicateJobError
+from conquiet.errors import DuplicateJobError, PayloadError
 from conquiet.jobs.backend import Claim, JobRow, Settlement
 from conquiet.jobs.model import Attempt, Job, JobState, Lease
 
@@ -23,6 +23,8 @@ __all__ = [
     "leased_row",
     "on_grid",
     "ready_place",
+    "shown_job",
+    "unreadable",
 ]
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
@@ -84,6 +86,18 @@ def job_of(row: JobRow) -> Job:
         correlation_id,
         lease_expiries,
     )
+
+
+def shown_job(row: JobRow) -> Job:
+    """The job, for people: one whose payload somebody damaged must not hide all the others."""
+    try:
+        return job_of(row)
+    except PayloadError as error:
+        return job_of(row._replace(payload="{}", error=unreadable(error)))
+
+
+def unreadable(error: PayloadError) -> str:
+    return f"its payload cannot be read: {error}"
 
 
 def _at(time: Any) -> datetime:

@@ -197,4 +197,4 @@ def _jobs(batch: list[Held]) -> list[Job]:
 def _nack(held: Held) -> Nack:
     ended = held.ended
     assert ended is not None
-    return Nack(held.context.job, ended.error, category=ended.category)
+    return Nack(held.context.job, ended.error, ended.retryable, ended.category, ended.schedule)

@@ -64,6 +64,9 @@ class SqliteBackend(SqliteSteps):
     def migrate(self, target: int | None) -> Flow[list[str]]:
         return (yield from self._call(self._migrate, target))
 
+    def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
+        return (yield from self._call(self._plan, target))
+
     def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         return (yield from self._call_in(connection, self._insert, queue, rows, skip))
 

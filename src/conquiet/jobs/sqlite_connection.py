@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 from conquiet.clock import SYSTEM_CLOCK, Parker
 
-__all__ = ["commits_by_itself", "connected"]
+__all__ = ["commits_by_itself", "connected", "read_only"]
 
 _BUSY_SECONDS = 10.0  # how long to wait for another process's write lock
 
@@ -23,6 +24,11 @@ def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def read_only(path: str) -> sqlite3.Connection:
+    """For a look at a file that may not be ours: nothing of it is changed, its journal mode neither."""
+    return sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
 
 
 def _set_wal(connection: sqlite3.Connection) -> None:

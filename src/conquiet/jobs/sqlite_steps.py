@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from conquiet.clock import Clock
@@ -27,7 +27,7 @@ from conquiet.jobs.rows import (
     on_grid,
     ready_place,
 )
-from conquiet.jobs.sqlite_connection import commits_by_itself, connected
+from conquiet.jobs.sqlite_connection import commits_by_itself, connected, read_only
 from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["SqliteSteps"]
@@ -73,9 +73,11 @@ class SqliteSteps:
     def _connected(self, *begin: str) -> sqlite3.Connection:
         return connected(self.path, self._synchronous, *begin)
 
-    def _version(self) -> int | None:
-        found = self._execute("SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'").fetchone()
-        return self._execute("SELECT version FROM conquiet_schema").fetchone()[0] or None if found else None
+    def _version(self, connection: sqlite3.Connection | None = None) -> int | None:
+        table = "SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'"
+        if not self._execute(table, connection).fetchone():
+            return None
+        return self._execute("SELECT version FROM conquiet_schema", connection).fetchone()[0] or None
 
     def _migrate(self, target: int | None) -> list[str]:
         if self._connection is None and not self._closed:
@@ -83,6 +85,13 @@ class SqliteSteps:
                 self._connection = self._connected()
         with self._transaction("migrate"):
             return self._step_to(target)
+
+    def _plan(self, target: int | None) -> list[tuple[str, str]]:
+        found = None
+        if os.path.exists(self.path):
+            with self._translated("open"), closing(read_only(self.path)) as connection:
+                found = self._version(connection)
+        return [(name, sql) for name, sql, _ in schema.steps(_MIGRATIONS, found or 0, target)]
 
     def _step_to(self, target: int | None) -> list[str]:
         found = self._version()

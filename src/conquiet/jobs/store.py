@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.errors import JobConfigError, MissingDependencyError, redact
+from conquiet.errors import JobConfigError, MissingDependencyError
 from conquiet.flow import Signal, run, run_async
 from conquiet.jobs.backend import Backend
 from conquiet.jobs.memory import MemoryBackend
@@ -29,8 +29,9 @@ from conquiet.jobs.model import (
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.sqlite import SqliteBackend
 from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
+from conquiet.redaction import misread_url, redact_dsn
 
-__all__ = ["AsyncJobStore", "JobStore", "migrate", "open_async_store", "open_store"]
+__all__ = ["AsyncJobStore", "JobStore", "migrate", "migration_plan", "open_async_store", "open_store"]
 
 _DEFAULT_RETRY = RetrySchedule()
 
@@ -83,6 +84,15 @@ def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
         run(backend.close())
 
 
+def migration_plan(dsn: str, target: int | None = None) -> Sequence[tuple[str, str]]:
+    """The steps that `migrate(dsn, target)` would take now, as (name, SQL). Nothing is changed or created."""
+    backend = _backend(dsn, None, awaits=False)
+    try:
+        return run(backend.plan(target))
+    finally:
+        run(backend.close())
+
+
 def _operations(
     backend: Backend,
     retry: RetrySchedule,
@@ -109,6 +119,11 @@ def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
         if synchronous and path != ":memory:":
             return SqliteBackend(unquote(path), clock or SYSTEM_CLOCK, synchronous=synchronous, awaits=awaits)
     if scheme in ("postgresql", "postgres") and found:
+        if misread := misread_url(dsn):
+            raise JobConfigError(
+                f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL ({misread}): write it as "
+                "postgresql://user:password@host:5432/database"
+            )
         if clock is not None:
             raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
         try:
@@ -119,7 +134,7 @@ def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
             ) from error
         return PostgresBackend(dsn, awaits=awaits)
     raise JobConfigError(
-        f"{redact(dsn)!r} names no job store: use sqlite:///jobs.db (or sqlite:////absolute/path.db), "
+        f"{redact_dsn(dsn)!r} names no job store: use sqlite:///jobs.db (or sqlite:////absolute/path.db), "
         "postgresql://user:password@host/database, or memory:// for tests (nothing survives the process)"
     )
 

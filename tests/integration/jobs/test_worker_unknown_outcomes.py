@@ -187,7 +187,7 @@ def test_under_load_again_and_again(
     retry = RetrySchedule(max_retries=100, base_seconds=0.0)  # a cut may fail a handler in its own statement
     with open_store(clean_postgres, retry=retry, max_lease_expiries=1_000) as store:
         effects = Effects(store)
-        ids = store.enqueue_many("q", [{"n": n} for n in range(jobs)])
+        ids: list[str] = []
         thread, coroutine = (insert, insert_async) if transactional else (pause, pause_async)
         worker = JobWorker(
             store,
@@ -196,15 +196,19 @@ def test_under_load_again_and_again(
             isolation=isolation,
             lease_ttl=1.0,
         )
-        with cutting(clean_postgres) as cuts:
-            counts = worker.run_until_idle(wait_for_delayed=True)
-        assert sum(cuts) > 8
+        rounds, cut = [], 0
+        while cut <= 8:  # a busy machine may cut little in one round
+            ids += store.enqueue_many("q", [{"n": n} for n in range(len(ids), len(ids) + jobs)])
+            with cutting(clean_postgres) as cuts:
+                rounds.append(worker.run_until_idle(wait_for_delayed=True))
+            cut += sum(cuts)
         for job in map(store.get, ids):
             assert job.state is JobState.SUCCEEDED
             assert [attempt.outcome for attempt in job.attempts].count("succeeded") == 1
-        assert counts.succeeded == jobs
-        assert counts.claimed == counts.succeeded + counts.failed + counts.lost
+        assert sum(counts.succeeded for counts in rounds) == len(ids)
+        for counts in rounds:
+            assert counts.claimed == counts.succeeded + counts.failed + counts.lost
         if transactional:
-            assert effects.numbers() == list(range(jobs))
+            assert effects.numbers() == list(range(len(ids)))
         else:
-            assert counts.failed == 0
+            assert not any(counts.failed for counts in rounds)

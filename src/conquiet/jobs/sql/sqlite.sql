@@ -106,9 +106,11 @@ WHERE (:state IS NULL OR state = :state) AND (:queue IS NULL OR queue = :queue) 
 
 -- name: stats
 SELECT queue,
-    sum(state = 'Ready' AND (retry_at IS NULL OR retry_at <= :now)), sum(state = 'Ready' AND retry_at > :now),
-    sum(state = 'InFlight' AND lease_expires_at > :now), sum(state = 'InFlight' AND lease_expires_at <= :now),
-    sum(state = 'Failed'), sum(state = 'Succeeded')
+    count(*) FILTER (WHERE state = 'Ready' AND (retry_at IS NULL OR retry_at <= :now)),
+    count(*) FILTER (WHERE state = 'Ready' AND retry_at > :now),
+    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at > :now),
+    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at <= :now),
+    count(*) FILTER (WHERE state = 'Failed'), count(*) FILTER (WHERE state = 'Succeeded')
 FROM conquiet_jobs WHERE :queue IS NULL OR queue = :queue GROUP BY queue ORDER BY queue;
 
 -- name: retry

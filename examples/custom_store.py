@@ -1,0 +1,79 @@
+"""A job store of your own, and the suite that says whether it keeps the promises of a job store.
+
+This one is the store in memory with a journal: every job's way through its states, as an auditor would want it. A
+back end is one class (`conquiet.jobs.backend.Backend`: each method one atomic step); checks, JSON, retries and errors
+come from `JobOperations`. The suite is what the stores of conquiet itself have to pass.
+
+Prints:
+
+    the journal: Ready, InFlight, Failed
+    the conformance suite: passed
+"""
+
+import os
+import random
+import sys
+from contextlib import redirect_stdout
+
+import pytest
+
+from conquiet.jobs import JobStore, PayloadLimits, RetrySchedule
+from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.operations import JobOperations
+from conquiet.testing import ManualClock
+from conquiet.testing.store_suite import StoreSuite
+
+
+class JournalBackend(MemoryBackend):
+    def __init__(self, clock) -> None:
+        super().__init__(clock)
+        self.journal: list[tuple[str, str]] = []
+
+    def insert(self, queue, rows, skip, connection):
+        inserted = yield from super().insert(queue, rows, skip, connection)
+        self.journal += [(job_id, "Ready") for job_id in inserted.ids]
+        return inserted
+
+    def claim(self, claim):
+        jobs, more = yield from super().claim(claim)
+        self.journal += [(job.id, "InFlight") for job in jobs]
+        return jobs, more
+
+    def settle(self, settlements, connection):
+        current = yield from super().settle(settlements, connection)
+        self.journal += [(end.job_id, end.state.value) for end in settlements if end.token in current]
+        return current
+
+
+class Stores:
+    """Where the suite gets stores from that share their data, and how it lets time pass."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.backend = JournalBackend(self.clock)
+
+    def open(self, **options) -> JobStore:
+        settings = {"retry": RetrySchedule(), "random": random.random, "max_lease_expiries": 20}
+        operations = JobOperations(self.backend, **{**settings, "limits": PayloadLimits(), **options})
+        return JobStore("journal://", operations, "auto")
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class TestJournal(StoreSuite):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        return Stores()
+
+
+if __name__ == "__main__":
+    stores = Stores()
+    store = stores.open()
+    store.enqueue("orders", {"order": 1})
+    store.nack(store.claim("orders")[0], "no such order", retryable=False)
+    print("the journal:", ", ".join(state for _, state in stores.backend.journal))
+    with redirect_stdout(sys.stderr):
+        code = pytest.main([__file__, "-q", "-c", os.devnull, "-p", "no:cacheprovider"])
+    print("the conformance suite:", "passed" if code == 0 else f"failed ({code})")
+    sys.exit(code)

@@ -1,0 +1,96 @@
+"""A call of a task as a payload, and back: `{"task": name, "arguments": {parameter: value}}`.
+
+Arguments are kept by the names of their parameters, so that a job reads like a call, and that a function whose
+parameters were put into another order still gets each in its place. Defaults are not stored: those of the code
+that runs the job count.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from conquiet import payload as json_rule
+from conquiet.errors import JobConfigError, JobRejectedError, PayloadError, TaskArgumentError
+
+__all__ = ["RESERVED", "TASK", "Parameters", "task_name"]
+
+RESERVED = ("connection", "delay", "at")  # keyword arguments of `enqueue` itself
+TASK, ARGUMENTS = "task", "arguments"
+
+
+def task_name(payload: Mapping[str, Any]) -> str | None:
+    """The task that a job is for; None if it is no task's job."""
+    name = payload.get(TASK)
+    return name if isinstance(name, str) else None
+
+
+class Parameters:
+    """What the function of a task takes."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._signature = inspect.signature(function)
+        if taken := [option for option in RESERVED if option in self._signature.parameters]:
+            raise JobConfigError(
+                f"task {name!r} has a parameter {taken[0]!r}, which is an option of enqueue(): give it another name"
+            )
+
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The call as a job's payload; TaskArgumentError if the function would refuse it."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TaskArgumentError(
+                f"task {self._name!r}: {error}. It takes {self._shown()}. Nothing was queued"
+            ) from None
+        return {TASK: self._name, ARGUMENTS: bound.arguments}
+
+    def partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Some of the arguments, as a payload would hold them."""
+        try:
+            return dict(self._signature.bind_partial(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TaskArgumentError(f"task {self._name!r}: {error}. It takes {self._shown()}") from None
+
+    def call(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments in a job's payload; JobRejectedError if the function does not take them (any more)."""
+        stored = payload.get(ARGUMENTS)
+        if not isinstance(stored, dict):
+            self._reject(f"its payload has no {ARGUMENTS!r}")
+        if unknown := [key for key in stored if key not in self._signature.parameters]:
+            self._reject(f"it has an argument {unknown[0]!r}, which is no parameter")
+        bound = inspect.BoundArguments(
+            self._signature, {key: stored[key] for key in self._signature.parameters if key in stored}
+        )
+        try:
+            args, kwargs = bound.args, bound.kwargs
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            self._reject(str(error))
+        return args, kwargs
+
+    def explain(self, payload: Mapping[str, Any], error: PayloadError) -> PayloadError:
+        """`error` of the whole payload, told of the argument that is the cause."""
+        for name, value in payload[ARGUMENTS].items():
+            try:
+                json_rule.encode({name: value})
+            except PayloadError as reason:
+                return PayloadError(
+                    f"task {self._name!r}: the argument {name!r} cannot be queued: {reason}. Nothing was queued"
+                )
+        return error
+
+    def _reject(self, reason: str) -> NoReturn:
+        raise JobRejectedError(
+            f"task {self._name!r} cannot be called with the arguments of this job: {reason}. It takes {self._shown()}"
+        )
+
+    def _shown(self) -> str:
+        """The parameters without their annotations and without the defaults' values, which may be secret."""
+        parts = []
+        for parameter in self._signature.parameters.values():
+            plain = parameter.replace(annotation=inspect.Parameter.empty, default=inspect.Parameter.empty)
+            parts.append(f"{plain}=…" if parameter.default is not inspect.Parameter.empty else str(plain))
+        return f"({', '.join(parts)})"

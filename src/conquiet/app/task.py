@@ -1,0 +1,210 @@
+"""A task: a function that can be queued."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from conquiet.app.arguments import RESERVED, Parameters
+from conquiet.errors import JobConfigError, TaskArgumentError
+from conquiet.jobs import Job, NewJob, RetrySchedule
+from conquiet.jobs.checks import checked_int, checked_name, checked_seconds
+
+if TYPE_CHECKING:
+    from conquiet.app.application import Conquiet
+
+__all__ = ["Call", "Task", "TaskCall"]
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+Call = tuple[Any, ...] | list[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueueOptions:
+    """How a call is queued, besides its arguments."""
+
+    connection: Any = None
+    delay: float | None = None
+    at: datetime | None = None
+    priority: int | None = None
+    id: str | None = None
+    correlation_id: str | None = None
+
+
+class Task(Generic[P, R]):
+    """What `@app.task` makes of a function. Calling it calls the function; `enqueue` queues the call.
+
+    `enqueue` takes the function's own arguments, and beside them `connection=`, `delay=` and `at=`. Type checkers
+    check the arguments of a call without these three; with them, use `task.options(delay=5).enqueue(…)`.
+    """
+
+    def __init__(
+        self,
+        app: Conquiet,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: RetrySchedule | None = None,
+        timeout: float | None = None,
+        priority: int = 5,
+    ) -> None:
+        _check_function(function)
+        self.app = app
+        self.function = function
+        self.name = checked_name("name", name or function.__name__)
+        self.queue = checked_name("queue", queue)
+        if retry is not None and not isinstance(retry, RetrySchedule):
+            raise JobConfigError(f"task {self.name!r}: retry must be a RetrySchedule, not {retry!r}")
+        self.retry = retry
+        self.timeout = None if timeout is None else checked_seconds("timeout", timeout, above_zero=True)
+        self.priority = checked_int("priority", priority, -(2**31))
+        self.parameters = Parameters(self.name, function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself, here and now: no queue, no retries, no time limit."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r} of queue {self.queue!r}>"
+
+    # What a ParamSpec can say ends where options stand beside it: with one of them, the arguments are checked when
+    # the call is made, and not before.
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    @overload
+    def enqueue(
+        self, *args: Any, connection: Any, delay: float | None = ..., at: datetime | None = ..., **kwargs: Any
+    ) -> Job: ...
+    @overload
+    def enqueue(self, *args: Any, delay: float, connection: Any = ..., **kwargs: Any) -> Job: ...
+    @overload
+    def enqueue(self, *args: Any, at: datetime, connection: Any = ..., **kwargs: Any) -> Job: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> Job:
+        """Queue a call: after `delay` seconds or at a time `at`, inside the transaction of `connection`."""
+        return TaskCall[..., R](self, _options_in(kwargs)).enqueue(*args, **kwargs)
+
+    @overload
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    @overload
+    async def enqueue_async(
+        self, *args: Any, connection: Any, delay: float | None = ..., at: datetime | None = ..., **kwargs: Any
+    ) -> Job: ...
+    @overload
+    async def enqueue_async(self, *args: Any, delay: float, connection: Any = ..., **kwargs: Any) -> Job: ...
+    @overload
+    async def enqueue_async(self, *args: Any, at: datetime, connection: Any = ..., **kwargs: Any) -> Job: ...
+    async def enqueue_async(self, *args: Any, **kwargs: Any) -> Job:
+        """`enqueue` for asyncio; `connection` is one for asyncio too."""
+        return await TaskCall[..., R](self, _options_in(kwargs)).enqueue_async(*args, **kwargs)
+
+    def enqueue_many(
+        self,
+        calls: Iterable[Call],
+        *,
+        connection: Any = None,
+        delay: float | None = None,
+        at: datetime | None = None,
+    ) -> list[str]:
+        """Queue many calls in one step, or none: each a tuple of arguments, or a dict of named ones. Their ids."""
+        return TaskCall(self, EnqueueOptions(connection=connection, delay=delay, at=at)).enqueue_many(calls)
+
+    def options(
+        self,
+        *,
+        connection: Any = None,
+        delay: float | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        id: str | None = None,
+        correlation_id: str | None = None,
+    ) -> TaskCall[P, R]:
+        """This task with options, to be enqueued: `task.options(priority=1, id="a").enqueue(…)`."""
+        options = EnqueueOptions(
+            connection=connection, delay=delay, at=at, priority=priority, id=id, correlation_id=correlation_id
+        )
+        return TaskCall(self, options)
+
+
+class TaskCall(Generic[P, R]):
+    """A task and the options with which it is queued; made by `task.options(…)`."""
+
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        return self._task.app.stores.enqueue(self._task, self._new(args, kwargs), self._options.connection)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        new, connection = self._new(args, kwargs), self._options.connection
+        return await self._task.app.stores.enqueue_async(self._task, new, connection)
+
+    def enqueue_many(self, calls: Iterable[Call]) -> list[str]:
+        if self._options.id is not None:
+            raise JobConfigError("id= is for one job: enqueue_many makes an id for each")
+        news = []
+        for number, call in enumerate(calls):
+            try:
+                news.append(self._new(*_split(call)))
+            except TaskArgumentError as error:
+                raise TaskArgumentError(f"call {number} of enqueue_many: {error}") from None
+        return self._task.app.stores.enqueue_many(self._task, news, self._options.connection)
+
+    def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
+        task, options = self._task, self._options
+        return NewJob(
+            payload=task.parameters.payload(args, kwargs),
+            id=options.id,
+            priority=task.priority if options.priority is None else options.priority,
+            delay=self._delay(),
+            max_retries=None if task.retry is None else task.retry.max_retries,
+            correlation_id=options.correlation_id,
+        )
+
+    def _delay(self) -> float:
+        at, delay = self._options.at, self._options.delay
+        if at is None:
+            return 0.0 if delay is None else checked_seconds("delay", delay)
+        if delay is not None:
+            raise JobConfigError("delay= and at= exclude each other: give one of them")
+        if getattr(at, "tzinfo", None) is None:  # or no datetime at all
+            raise JobConfigError(
+                f"at= must be a datetime with a time zone (datetime.now(UTC), say), not {at!r}"
+            )
+        return max(0.0, at.timestamp() - self._task.app.clock.time())
+
+
+def _options_in(kwargs: dict[str, Any]) -> EnqueueOptions:
+    """The options among the named arguments, taken out of them."""
+    return EnqueueOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
+
+
+def _split(call: Call) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(call, Mapping):
+        return (), call
+    if isinstance(call, tuple | list):
+        return tuple(call), {}
+    raise TaskArgumentError(
+        f"a call is a tuple of arguments or a dict of named ones, not {type(call).__name__}: "
+        "for a single argument write (value,). Nothing was queued"
+    )
+
+
+def _check_function(function: Any) -> None:
+    if not inspect.isfunction(function):
+        raise JobConfigError(f"a task is made of a function (def or async def), not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise JobConfigError(f"{function.__qualname__} is a generator: calling it would not run it")
+    if next(iter(inspect.signature(function).parameters), None) in ("self", "cls"):
+        raise JobConfigError(
+            f"{function.__qualname__} is a method: its object cannot be queued. Use a function"
+        )

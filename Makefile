@@ -28,6 +28,9 @@ campaign: spark ## the long campaigns only, at full size, without a time limit p
 reference: spark ## docs/reference.md, from the docstrings
 	@exec $(VENV) tools/reference.py
 
+simulate: core ## schedules of the real code with faults, on a virtual clock (N=1000000 of them; SEED=17 shows one)
+	@exec $(VENV) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(N),--count $(N)) $(ARGS)
+
 lint: spark ## format, lint, types, import contracts
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .

@@ -21,6 +21,8 @@ PARTS = {
     "harness",
     "peers",
     "raw",
+    "reconcile_data",
+    "reconcile_duckdb",
     "spark_sinks",
 }  # every other file here is a benchmark
 

@@ -6,7 +6,13 @@ import pytest
 
 from tests import campaign
 
-pytest_plugins = ["pytester", "tests.interruption", "tests.ledger", "tests.conftest_servers"]
+pytest_plugins = [
+    "pytester",
+    "tests.interruption",
+    "tests.ledger",
+    "tests.conftest_servers",
+    "tests.faults.figures",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

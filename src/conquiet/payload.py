@@ -105,15 +105,17 @@ def _refuse_unfit(payload: Payload, limits: PayloadLimits) -> None:
         value, path, depth = pending.pop()
         if isinstance(value, dict | list | tuple):
             if depth > limits.max_depth:
-                where = path if len(path) <= 80 else path[:80] + "…"
                 raise PayloadError(
-                    f"the payload is nested deeper than {limits.max_depth} levels (or contains itself) at {where}"
+                    f"the payload is nested deeper than {limits.max_depth} levels (or contains itself)"
+                    f" at {_shown(path)}"
                 )
             if isinstance(value, dict):
                 for key, item in value.items():
                     if not isinstance(key, str):
-                        raise PayloadError(f"the payload has a key at {path} that is {_type(key)}, not str")
-                    _refuse_surrogates(key, f"a key at {path}")
+                        raise PayloadError(
+                            f"the payload has a key at {_shown(path)} that is {_type(key)}, not str"
+                        )
+                    _refuse_surrogates(key, path, "a key at ")
                     pending.append((item, f"{path}.{key}", depth + 1))
             else:
                 pending.extend((item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value))
@@ -122,19 +124,26 @@ def _refuse_unfit(payload: Payload, limits: PayloadLimits) -> None:
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise PayloadError(
-                    f"the payload has {value!r} at {path}, which JSON cannot hold: use None or a string"
+                    f"the payload has {value!r} at {_shown(path)}, which JSON cannot hold: use None or a string"
                 )
         elif not (value is None or isinstance(value, bool | int)):
             raise PayloadError(
-                f"the payload has {_type(value)} at {path}, which is not JSON: convert it (to a string, say) first"
+                f"the payload has {_type(value)} at {_shown(path)}, which is not JSON:"
+                " convert it (to a string, say) first"
             )
 
 
-def _refuse_surrogates(text: str, path: str) -> None:
+def _shown(path: str) -> str:
+    """Keys are somebody's text: a line break in one must not forge a line of a log."""
+    start = path if len(path) <= 80 else path[:80] + "…"
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in start)
+
+
+def _refuse_surrogates(text: str, path: str, what: str = "") -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise PayloadError(
-            f"the payload has a lone surrogate in {path}, which UTF-8 cannot hold"
+            f"the payload has a lone surrogate in {what}{_shown(path)}, which UTF-8 cannot hold"
             f" (character {error.start}): decode the source with errors='replace'"
         ) from None

@@ -10,18 +10,29 @@ from conquiet.embedded import RedisServer
 from tests.acceptance.kill_campaign import AT_RANDOM, SLOTS, KillCampaign
 from tests.acceptance.recorded import POINTS
 from tests.campaign import campaign_size
+from tests.faults.figures import Record, percentiles
+from tests.faults.recovery import taken_over_after
 
 
 @pytest.mark.campaign
 @pytest.mark.clause("S-21")
 def test_no_message_is_lost_however_often_consumers_are_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_figure: Record
 ) -> None:
-    messages, kills = campaign_size(20_000), campaign_size(200)
+    messages, kills = campaign_size(20_000), campaign_size(500)
     with RedisServer() as server:
         outcome = KillCampaign(server.url, tmp_path, messages=messages, kills=kills).run()
     with capsys.disabled():
         print(f"\n{outcome}")
+    late = [milliseconds / 1000 for milliseconds in taken_over_after(tmp_path / "history")]
+    record_figure(
+        "Redis: consumers killed -9, at every point and at random",
+        n=outcome.kills,
+        lost=outcome.lost,
+        doubled=len(outcome.numbers) - len(set(outcome.numbers)),
+        messages=messages,
+        taken_over_after_idle=percentiles(late),
+    )
     outcome.verdict.raise_if_broken()
     assert outcome.numbers == list(range(messages))  # every one, and every one once
     assert outcome.pending == 0

@@ -53,6 +53,9 @@ def test_the_figures_are_those_of_the_generator_and_what_another_run_left_is_gon
     assert row(done.stdout, "retried as jobs") == [f"{truth.retried}"] * 2
     assert row(done.stdout, "entries not acknowledged") == ["0", "0"]
     assert "right: all" in done.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "The sample of make run" in page
+    assert "1,200" in page
     assert f"batch 0: {truth.entries:,} rows" in done.stderr  # progress, while it runs
 
 

@@ -106,23 +106,76 @@ def test_no_module_is_a_catch_all() -> None:
     assert names - allowed == set()
 
 
+# Nothing that is stored or received is ever executed, or chooses what is imported.
+MAKES_CODE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "joblib", "yaml"}
+MAKES_CODE |= {
+    "eval()",
+    "exec()",
+    "compile()",
+    "__import__()",
+    "read_pickle()",
+    "load_extension()",
+    "system()",
+    "popen()",
+}
+IMPORTS_BY_NAME = {"import_module()", "run_path()", "run_module()", "spec_from_file_location()"}
+MAY_IMPORT_BY_NAME = {
+    "src/conquiet/cli/targets.py",  # what the person at the keyboard names: `conquiet worker package.module:app`
+    "src/conquiet/connectors/__init__.py",  # a fixed table of its own modules
+    "src/conquiet/flow/child.py",  # the handler's own module, named by the process that started the child
+    "src/conquiet/pipeline/__init__.py",  # a fixed table of its own modules
+    "src/conquiet/reconcile/__init__.py",  # a fixed table of its own modules
+}
+
+
+def made_of_data(source: str) -> set[str]:
+    """What in `source` could make code of data: modules that are imported, functions that are called."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.module or "").split(".")[0], *(f"{alias.name}()" for alias in node.names)}
+        elif isinstance(node, ast.Call):
+            called = node.func
+            name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            owner = getattr(getattr(called, "value", None), "id", "")
+            if (name, owner) in (("compile", "re"), ("system", "platform")):
+                continue
+            found |= {f"{name}()"}
+            if any(keyword.arg in ("shell", "allow_pickle") for keyword in node.keywords):
+                found |= {"system()"}
+    return found & (MAKES_CODE | IMPORTS_BY_NAME)
+
+
 def test_no_code_is_made_from_data() -> None:
-    """Nothing that is stored or received is ever executed: no pickle, no eval, no exec."""
-    found = []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name.split(".")[0] for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [(node.module or "").split(".")[0]]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                names = [f"{node.func.id}()"]
-            bad = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "eval()", "exec()"}.intersection(
-                names
-            )
-            found += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in sorted(bad)]
-    assert found == []
+    """No pickle, no eval, no exec, no shell; and an import by a name that is not written there only where it must be."""
+    found = {str(path.relative_to(ROOT)): made_of_data(path.read_text()) for path in SOURCES}
+    assert {name: bad for name, bad in found.items() if bad & MAKES_CODE} == {}
+    assert {name for name, bad in found.items() if bad & IMPORTS_BY_NAME} == MAY_IMPORT_BY_NAME
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import multiprocessing, marshal as m",
+        "eval('1')",
+        "builtins.exec(x)",
+        "from builtins import eval as e",
+        "__import__(name)",
+        "importlib.import_module(name)",
+        "from importlib import import_module as load",
+        "compile(text, 'x', 'exec')",
+        "subprocess.run(x, shell=True)",
+        "os.system(x)",
+        "numpy.load(x, allow_pickle=True)",
+        "pandas.read_pickle(x)",
+    ],
+)
+def test_code_made_from_data_would_be_found(source: str) -> None:
+    assert made_of_data(source)
 
 
 def test_importing_the_package_imports_no_client() -> None:

@@ -7,6 +7,8 @@ reports → Redis stream → Spark: verdicts, trust, alerts, quarantine → retr
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import logging
 import platform
 import shutil
@@ -42,11 +44,9 @@ __all__ = ["REPORTS", "main", "run_sample"]
 
 REPORTS = 50_000
 _STREAM, _GROUP = "reports", "reconciliation"
-_BATCHES, _BATCH = (
-    5,
-    5_000,
-)  # how many micro-batches, unless they were small: each has its line on the terminal
-_TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
+# How many micro-batches, unless they were small: each has its line on the terminal, and its day on the page.
+_BATCHES, _BATCH = 6, 5_000
+_MADE = ("verdicts", "trust", "alerts", "retries", "quarantine", "attempts", "_aside", "checkpoint")
 _console = Console(highlight=False, soft_wrap=True)
 
 
@@ -102,12 +102,13 @@ def _run(reports: int, out: Path, seed: int) -> int:
         sample = Sample(reports, seed)
         _enqueue(queue, redis, sample, reports, out)
         with _spark() as spark:
-            _reconcile(spark, redis_server.url, jobs_dsn, out, sample.truth.entries)
+            lost = _reconcile(spark, redis_server.url, jobs_dsn, out, sample)
             with _sessions(postgres.create_database("reports")) as sessions:
                 with _progress() as progress:
                     work_off(store, sessions, sample.posts, sample.truth.retried, progress)
                 add_retries(spark, sessions, out, SAMPLE_RULES)
             found = counted(spark, out)
+            _write_report(spark, store, out, lost)
         found.pending = queue.backlog_stats().pending
         found.unfinished_jobs = _unfinished(store)
     return _say_whether_right(list(compared(sample.truth, found)), out, perf_counter() - began)
@@ -115,7 +116,7 @@ def _run(reports: int, out: Path, seed: int) -> int:
 
 def _clear(out: Path) -> None:
     """The servers are new, so what another run left belongs to nothing."""
-    for name in (*_TABLES, "_aside", "checkpoint"):
+    for name in _MADE:
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
 
@@ -180,12 +181,18 @@ def _enqueue(queue: RedisStreamsQueue, redis: Redis, sample: Sample, reports: in
             progress.update(bar, completed=sample.truth.reports)
 
 
-def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, entries: int) -> None:
-    """All that is in the stream now: judged, written, and only then acknowledged."""
+def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, sample: Sample) -> int:
+    """All that is in the stream now: judged, written, and only then acknowledged. A month, in time lapse.
+
+    Returns how many entries the source could not find again.
+    """
     from conquiet.pipeline import RetryJobs, read_metrics, reconcile_stream
 
+    entries = sample.truth.entries
+    at_once = max(_BATCH, entries // _BATCHES + 1)
+    ends = itertools.count(at_once, at_once)
     source = {"url": url, "stream": _STREAM, "group": _GROUP, "consumer": "make-run"}
-    source["maxEntriesPerTrigger"] = str(max(_BATCH, entries // _BATCHES + 1))
+    source["maxEntriesPerTrigger"] = str(at_once)
     query = reconcile_stream(
         spark.readStream.format("conquiet").options(**source).load(),
         lambda: read_metrics(spark, str(out / "metrics.parquet")),
@@ -193,9 +200,28 @@ def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, entries:
         checkpoint=str(out / "checkpoint"),
         retry_jobs=RetryJobs(jobs_dsn, QUEUE),
         rules=SAMPLE_RULES,
+        as_of=lambda: sample.judged_at(next(ends) / entries),
         trigger={"availableNow": True},
     )
     query.awaitTermination()
+    assert query.lastProgress is not None
+    return int(json.loads(query.lastProgress.sources[0].endOffset)["lost"])
+
+
+def _write_report(spark: SparkSession, store: JobStore, out: Path, lost: int) -> None:
+    from conquiet.pipeline import collect_figures, job_attempts, read_outputs, write_report
+
+    outputs = read_outputs(spark, str(out))
+    attempts = job_attempts(spark, store, str(out / "attempts"))
+    figures = collect_figures(
+        outputs,
+        attempts=attempts,
+        queues=store.stats(),
+        lost=lost,
+        rules=SAMPLE_RULES,
+        title="The sample of make run",
+    )
+    write_report(out / "report.html", figures)
 
 
 def _unfinished(store: JobStore) -> int:
@@ -222,7 +248,7 @@ def _say_whether_right(lines: list[Line], out: Path, seconds: float) -> int:
         return 1
     _console.print(
         f"[bold green]right:[/] all {len(lines)} figures are the generator's, in {seconds:.1f} s. "
-        f"Tables are in {escape(str(out))}"
+        f"Tables are in {escape(str(out))}; look at {escape(str(out / 'report.html'))}"
     )
     return 0
 

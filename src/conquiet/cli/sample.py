@@ -19,7 +19,9 @@ from conquiet.reconcile.rules import METRIC_NAMES, TRUST_EVENTS
 __all__ = ["PLATFORMS", "Chunk", "Sample", "Truth"]
 
 PLATFORMS: Final = ("clips", "photos", "stories")
-_AFFILIATES = 150
+_PER_AFFILIATE = 40  # reports, about: enough for trust to move, too few for it to be all or nothing
+_DAYS = 28  # that the reports are spread over, in their order
+_JITTER = timedelta(hours=12)
 _CHUNK = 5_000
 _DUPLICATES, _BROKEN = 0.02, 0.01  # shares: of reports that come twice, of entries that are no reports
 
@@ -76,6 +78,7 @@ class Sample:
         self._reports = reports
         self._random = random.Random(seed)
         self._now = (now or datetime.now(UTC)).replace(microsecond=0)
+        self._start = self._now - timedelta(days=_DAYS + 3)
         self._affiliates = self._invented_affiliates()
         self.truth = Truth()
         self.posts: dict[str, dict[str, Metrics]] = {name: {} for name in PLATFORMS}
@@ -102,24 +105,29 @@ class Sample:
         chunk.entries.extend(again)
         yield self._counted(chunk)
 
+    def judged_at(self, share: float) -> datetime:
+        """When this share of the reports had been submitted, and the platforms had said what they would: in time lapse."""
+        return self._start + timedelta(days=_DAYS * min(1.0, share) + 1) + _JITTER
+
     def _counted(self, chunk: Chunk) -> Chunk:
         self.truth.entries += len(chunk.entries)
         return chunk
 
     def _invented_affiliates(self) -> list[tuple[str, str]]:
         kinds, shares = list(_CHARACTERS), [share for share, _ in _CHARACTERS.values()]
-        chosen = self._random.choices(kinds, shares, k=_AFFILIATES)
-        return [(f"affiliate-{number:03}", kind) for number, kind in enumerate(chosen, 1)]
+        chosen = self._random.choices(kinds, shares, k=max(20, self._reports // _PER_AFFILIATE))
+        return [(f"affiliate-{number:04}", kind) for number, kind in enumerate(chosen, 1)]
 
     def _report(self, number: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
         draw = self._random
-        affiliate, character = self._affiliates[int(draw.triangular(0, _AFFILIATES, 0))]
+        affiliate, character = self._affiliates[int(draw.triangular(0, len(self._affiliates), 0))]
         platform = draw.choices(PLATFORMS, (5, 4, 2))[0]
         post = f"post-{number}"
         (outcome,) = draw.choices(list(_DIFFERENCES), _CHARACTERS[character][1])
         gap = self._gap(platform)
-        # Two days ago at the latest: whoever asks again finds the full allowance for growth used up.
-        submitted = self._now - timedelta(seconds=draw.randrange(2 * 86_400, 30 * 86_400))
+        # More than two days ago: whoever asks again finds the full allowance for growth used up.
+        submitted = self._start + timedelta(days=_DAYS * number / self._reports) + _JITTER * draw.random()
+        submitted = submitted.replace(microsecond=0)
         hours = float(DEFAULT_RULES.growth_cap_hours) if gap else draw.randrange(0, 24)
         observed = self._observed()
         report = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from conquiet.connectors.shells import AsyncSettles, Settles
 from conquiet.errors import MalformedEntryError
-from conquiet.flow import Call, Flow
+from conquiet.flow import Call, Flow, current_fence
 from conquiet.queue import AsyncRedisStreamsQueue, MalformedEntry, QueueMessage, RedisStreamsQueue
 from conquiet.task import Outcome, OutcomeStatus, Transaction
 from conquiet.task.exceptions import ExceptionCategory
@@ -43,18 +43,23 @@ class _Streams:
         if self._malformed is not None:
             error, self._malformed = self._malformed, None
             raise error
-        try:
-            messages = yield Call(self._queue.read, block_ms or self._block_ms, batch_size)
-        except MalformedEntryError as error:
-            messages = error.messages
-            if self._on_malformed is not None:
+        while True:
+            try:
+                messages = yield Call(self._queue.read, block_ms or self._block_ms, batch_size)
+                break
+            except MalformedEntryError as error:
+                messages = error.messages
+                if self._on_malformed is None:
+                    if not messages:
+                        raise
+                    self._malformed = error
+                    break
                 for entry in error.entries:
                     yield Call(self._on_malformed, entry)
                     yield Call(self._queue.ack, entry)
-            elif messages:
-                self._malformed = error
-            else:
-                raise
+                # Nothing but malformed ones is not nothing: an empty batch would say that the stream is drained.
+                if messages or current_fence().closed:
+                    break
         metadata = self._metadata
         return [Transaction(message.id, message.payload, metadata) for message in messages]
 

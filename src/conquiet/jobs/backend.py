@@ -36,7 +36,7 @@ class JobRow(NamedTuple):
 
     id: str
     queue: str
-    payload: str
+    payload: str | bytes
     priority: int
     state: str
     retries: int

@@ -32,8 +32,10 @@ from conquiet.jobs.wakeups import Wakeups
 
 __all__ = ["SqliteSteps"]
 
-_COLUMNS = ", ".join(JobRow._fields)
-_LEASED = ", ".join(name for name in JobRow._fields if name not in GIVEN)
+# As bytes, whatever they are: a text that is no UTF-8, written past the store, would fail the read of all its neighbours.
+_CASTS = {"payload": "CAST(payload AS BLOB)"}
+_COLUMNS = ", ".join(_CASTS.get(name, name) for name in JobRow._fields)
+_LEASED = ", ".join(_CASTS.get(name, name) for name in JobRow._fields if name not in GIVEN)
 _SQL = load("sqlite", columns=_COLUMNS, leased=_LEASED)
 _MIGRATIONS = migrations("sqlite")
 

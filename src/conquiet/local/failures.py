@@ -8,7 +8,7 @@ import traceback
 from typing import Any
 
 from conquiet.errors import redact
-from conquiet.local.item import QueueItem
+from conquiet.local.item import QueueItem, told_by
 
 __all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "error_text", "report_failure"]
 
@@ -24,8 +24,8 @@ _lock = threading.Lock()
 
 def report_failure(item: QueueItem, error: BaseException) -> None:
     """Log that `item`'s job failed with `error`, and remember it."""
-    report_id = getattr(item.job, "affiliate_report_id", None)
-    correlation_id = getattr(item.job, "correlation_id", None)
+    report_id = told_by(item.job, "affiliate_report_id")
+    correlation_id = told_by(item.job, "correlation_id")
     name, text = type(error).__name__, error_text(error)
     with _lock:
         LAST_EXCEPTIONS.append({"report_id": report_id, "error": text, "type": name})

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from conquiet.errors import LocalConfigError
 from conquiet.flow import Signal
 from conquiet.local.failures import error_text, report_failure
-from conquiet.local.item import QueueItem
+from conquiet.local.item import QueueItem, told_by
 from conquiet.local.queue import PriorityDelayQueue
 from conquiet.local.settings import checked_seconds
 from conquiet.observe.local_metrics import LocalWorkerMetrics
@@ -173,7 +173,7 @@ def _attempt(clean_up: Callable[[], object], error: BaseException, note: str) ->
 
 def _span_attributes(item: QueueItem) -> dict[str, Any]:
     attributes = {"conquiet.priority": item.priority_label, "conquiet.seq": item.seq}
-    correlation_id = getattr(item.job, "correlation_id", None)
+    correlation_id = told_by(item.job, "correlation_id")
     if correlation_id is not None:  # OpenTelemetry has no None
         attributes["conquiet.correlation_id"] = str(correlation_id)
     return attributes
@@ -181,7 +181,7 @@ def _span_attributes(item: QueueItem) -> dict[str, Any]:
 
 def _log_done(item: QueueItem, seconds: float) -> None:
     if _log.isEnabledFor(logging.DEBUG):
-        correlation_id = getattr(item.job, "correlation_id", None)
+        correlation_id = told_by(item.job, "correlation_id")
         _log.debug(
             "job done: correlation_id=%r priority=%s seq=%d in %.3f s",
             correlation_id,

@@ -12,14 +12,16 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import errors as pg
 
 from conquiet.errors import StoreUnavailableError, redact
+from conquiet.jobs.postgres_connections import without_password
+from conquiet.pipeline.copy_text import copy_lines
 from conquiet.pipeline.job_rows import COLUMNS
 from conquiet.pipeline.job_sink import staging_lost
 from conquiet.pipeline.sink_options import JobOptions
 from conquiet.pipeline.sinks import Batch
+from conquiet.redaction import redact_dsn
 
 __all__ = ["PostgresStaging"]
 
@@ -40,7 +42,7 @@ class PostgresStaging:
             connection.execute(_REGISTER, {"attempt": attempt, "sink": batch.sink, "batch": batch.number})
             with connection.cursor().copy(_COPY) as copy:
                 for part in columns:
-                    copy.write(_lines(attempt, part))
+                    copy.write(copy_lines(str(attempt), *part))
                     rows += len(part[0])
         return rows
 
@@ -100,7 +102,10 @@ class PostgresStaging:
             with psycopg.connect(dsn, connect_timeout=10) as connection:
                 yield connection
         except psycopg.Error as error:
-            raise StoreUnavailableError(f"{what} on {redact(dsn)}: {redact(str(error)).strip()}") from error
+            failed = without_password(error)
+            raise StoreUnavailableError(
+                f"{what} on {redact_dsn(dsn)}: {redact(str(failed)).strip()}"
+            ) from failed
 
 
 def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
@@ -122,32 +127,6 @@ def _emptied(connection: psycopg.Connection[Any], values: dict[str, Any]) -> boo
         return False
     return True
 
-
-def _lines(attempt: int, columns: Sequence[pa.Array]) -> memoryview:
-    """Rows in COPY's text form, made column by column: the buffer of the joined column is the text itself."""
-    *first, last = (_escaped(column) for column in columns)
-    last = pc.binary_join_element_wise(last, "\n", "")
-    lines = pc.binary_join_element_wise(str(attempt), *first, last, "\t")
-    _, offsets, data = lines.buffers()
-    if data is None:
-        return memoryview(b"")
-    ends = memoryview(offsets).cast("i")
-    return memoryview(data)[ends[0] : ends[len(lines)]]
-
-
-def _escaped(column: pa.Array) -> pa.Array:
-    if not pa.types.is_string(column.type):
-        return column.cast(pa.string())
-    data = column.buffers()[2]
-    # One search through all of it is quicker than one for each row.
-    content = b"" if data is None else data.to_pybytes()
-    for character, written in _ESCAPES.items():  # the backslash first: the others bring some
-        if character.encode() in content:
-            column = pc.replace_substring(column, character, written)
-    return pc.fill_null(column, "\\N") if column.null_count else column
-
-
-_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _TABLES = """
 CREATE UNLOGGED TABLE IF NOT EXISTS conquiet_spark_staging (

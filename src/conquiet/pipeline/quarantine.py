@@ -12,7 +12,7 @@ from conquiet.pipeline.inputs import ENQUEUED_AT, METRICS, ORIGIN, REPORTS
 from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 from conquiet.reconcile.submission import MAX_NAME
 
-__all__ = ["checked_metrics", "checked_reports", "quarantined"]
+__all__ = ["REASON", "checked_metrics", "checked_reports", "quarantined"]
 
 REASON = "reason"
 _MAX_ATTEMPT = 2**31 - 1
@@ -22,11 +22,13 @@ _FIRST_MOMENT = (datetime(1, 1, 2, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC
 )
 
 
-def checked_reports(reports: DataFrame, as_of: datetime) -> DataFrame:
-    """`reports` and a column `reason`, null where a report keeps the rules."""
-    latest = f.lit(as_of)
+def checked_reports(reports: DataFrame, as_of: datetime | None = None) -> DataFrame:
+    """`reports` and a column `reason`, null where a report keeps the rules. Nothing is submitted after `as_of`, if it is
+    given, or after it was enqueued.
+    """
+    latest = f.lit(as_of).cast("timestamp")
     if ENQUEUED_AT in reports.columns:
-        latest = f.least(latest, f.col(ENQUEUED_AT))
+        latest = f.least(latest, f.col(ENQUEUED_AT))  # of those that are not null
     reasons = [
         _malformed(reports),
         f.when(f.col("report_id").isNull(), "report_id is missing"),

@@ -20,14 +20,22 @@ from conquiet.pipeline.quarantine import checked_metrics, checked_reports, quara
 from conquiet.pipeline.verdict_columns import BARRIER, judged
 from conquiet.reconcile.rules import DEFAULT_RULES, METRIC_NAMES, Rules
 
-__all__ = ["Judged", "ReconcileOutputs", "judged_reports", "moment_of", "outputs_of", "reconcile_batch"]
+__all__ = [
+    "Judged",
+    "JudgedOutputs",
+    "ReconcileOutputs",
+    "judged_reports",
+    "moment_of",
+    "outputs_of",
+    "reconcile_batch",
+]
 
 _POST = ["platform", "post_id"]
 _ATTEMPT = ["report_id", "attempt"]
 
 
 class ReconcileOutputs(NamedTuple):
-    """What follows from the reports. Lazy, and each computed by itself: persist the reports if you write several.
+    """What follows from the reports. Lazy, and each computed by itself; `save_outputs` writes all of them at once.
 
     verdicts    one per (report_id, attempt)
     trust       the changes of trust, in whole hundredths: at most one per (report_id, attempt)
@@ -41,6 +49,25 @@ class ReconcileOutputs(NamedTuple):
     alerts: DataFrame
     retries: DataFrame
     quarantine: DataFrame
+
+
+class JudgedOutputs(ReconcileOutputs):
+    """The same, and what they are cut from: who writes several of them computes that once."""
+
+    rows: DataFrame
+    as_of: datetime
+
+    @property
+    def alerts_of_attempts(self) -> DataFrame:
+        """Not only the first of each (report_id, status), as in `alerts`, but of every attempt."""
+        return _having(self.rows, "alert").select(
+            "report_id",
+            "status",
+            "attempt",
+            f.col("alert.kind").alias("kind"),
+            f.col("alert.severity").alias("severity"),
+            f.lit(self.as_of).alias("raised_at"),
+        )
 
 
 class Judged(NamedTuple):
@@ -89,7 +116,7 @@ def judged_reports(
     )
 
 
-def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> ReconcileOutputs:
+def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> JudgedOutputs:
     """The tables that are cut from the judged reports."""
     now = f.lit(as_of)
     verdicts = rows.select(
@@ -117,7 +144,7 @@ def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> Recon
     first_alert = f.min(f.struct("attempt", "alert")).alias("first")
     alerts = _having(rows, "alert").groupBy("report_id", "status").agg(first_alert)
     retries = _having(rows, "scheduled_retry_at").withColumn("attempt", f.col("attempt") + 1)
-    return ReconcileOutputs(
+    outputs = JudgedOutputs(
         verdicts,
         trust,
         alerts.select(
@@ -131,6 +158,8 @@ def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> Recon
         retries.select(*REPORTS, "scheduled_retry_at"),
         quarantine,
     )
+    outputs.rows, outputs.as_of = rows, as_of
+    return outputs
 
 
 def _having(rows: DataFrame, column: str) -> DataFrame:
@@ -150,7 +179,9 @@ def _once_each(reports: DataFrame) -> DataFrame:
     """One row per (report_id, attempt). If they differ the earliest counts, so that any order gives the same one."""
     others = [name for name in REPORTS if name not in (*_ATTEMPT, "submitted_at")]
     order = Window.partitionBy(*_ATTEMPT).orderBy("submitted_at", *others)
-    return reports.withColumn("_row", f.row_number().over(order)).where("_row = 1").drop("_row")
+    # Not by row_number: Spark sorts for that before the shuffle, too, which only pays where most rows are repeated.
+    before = f.lag("report_id").over(order)
+    return reports.withColumn("_before", before).where(f.col("_before").isNull()).drop("_before")
 
 
 def _newest(metrics: DataFrame, as_of: datetime) -> DataFrame:

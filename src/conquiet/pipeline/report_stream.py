@@ -4,22 +4,29 @@ A micro-batch is judged once. What came out is put aside in one folder, which co
 tables and retry jobs are made from that folder. A batch that is replayed finds it and does the rest again, to the same
 folders and with the same job ids, so that nothing changes and nothing is there twice. The numbers of a later hour
 cannot make a half-finished batch contradict itself.
+
+What must happen once in all micro-batches is remembered in the checkpoint: (report_id, attempt) as Spark's own state,
+alerts in an `AlertMemory`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
+from conquiet.pipeline.alert_memory import AlertMemory
+from conquiet.pipeline.figures import RECENT, CountedFrame, CountedOutputs
+from conquiet.pipeline.folders import is_complete, remove
 from conquiet.pipeline.inputs import ENQUEUED_AT, REPORTS, json_rows
+from conquiet.pipeline.quarantine import REASON, checked_reports
 from conquiet.pipeline.reconcile import ReconcileOutputs, judged_reports, moment_of, outputs_of
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 
@@ -33,7 +40,7 @@ _TO_THE_MICROSECOND = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 class RetryJobs:
     """Where further attempts wait: a queue of the job store at `dsn`."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     queue: str = "reconciliation"
 
 
@@ -48,13 +55,15 @@ def reconcile_stream(
     as_of: Callable[[], datetime] | None = None,
     remember: str = "7 days",
     trigger: dict[str, Any] | None = None,
+    name: str | None = None,
 ) -> StreamingQuery:
     """Start a query that judges the reports in `entries`, a stream of `format("conquiet")`.
 
     `metrics` is the table of what platforms say; a function is called for each micro-batch, to look again. Tables go to
     `output/<table>/day=…/batch=…` as Parquet. With `retry_jobs` further attempts become delayed jobs, whose ids are
-    those of `JobStoreQueue`. A (report_id, attempt) that comes again within `remember` is not judged again. `trigger` is
-    Spark's: `{"availableNow": True}` for what is there now.
+    those of `JobStoreQueue`. A (report_id, attempt) that comes again within `remember` is not judged again, and an alert
+    of the same report and status is not raised again. `trigger` is Spark's: `{"availableNow": True}` for what is there
+    now. `name` is what progress and metrics call the query.
     """
     parsed = json_rows(
         entries,
@@ -64,16 +73,30 @@ def reconcile_stream(
         position=f.col("id"),
         keep=("id", ENQUEUED_AT),
     )
-    # An entry without a key of its own is like no other.
-    attempt = f.concat_ws("/", f.col("report_id"), f.coalesce("attempt", f.lit(1)))
-    is_known = f.col("report_id").isNotNull() & f.col("_origin.malformed").isNull()
-    keyed = parsed.withColumn(
-        "_key", f.when(is_known, attempt).otherwise(f.concat(f.lit("entry "), f.col("id")))
-    )
-    once = keyed.withWatermark(ENQUEUED_AT, remember).dropDuplicatesWithinWatermark(["_key"])
-    batches = _Batches(metrics, output.rstrip("/"), checkpoint.rstrip("/"), retry_jobs, rules, as_of)
+    once = _keyed(parsed).withWatermark(ENQUEUED_AT, remember).dropDuplicatesWithinWatermark(["_key"])
+    memory = AlertMemory(f"{checkpoint.rstrip('/')}/alerted", remember)
+    batches = _Batches(metrics, output.rstrip("/"), checkpoint.rstrip("/"), memory, retry_jobs, rules, as_of)
     writer = once.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint)
+    if name is not None:
+        writer = writer.queryName(name)
     return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+
+def _keyed(parsed: DataFrame) -> DataFrame:
+    """What goes to the quarantine is like no other: a bad entry must not stand in the way of the good one after it."""
+    attempt = f.concat_ws("/", f.col("report_id"), f.coalesce("attempt", f.lit(1)))
+    entry = f.concat(f.lit("entry "), f.col("id"))
+    checked = checked_reports(parsed)
+    return checked.withColumn("_key", f.when(f.col(REASON).isNull(), attempt).otherwise(entry)).drop(REASON)
+
+
+class _Aside(NamedTuple):
+    """What was judged of a micro-batch, read back from the folder where it was put aside."""
+
+    judged: DataFrame
+    bad: DataFrame
+    moment: datetime
+    judged_rows: int
 
 
 @dataclass
@@ -83,50 +106,77 @@ class _Batches:
     metrics: DataFrame | Callable[[], DataFrame]
     output: str
     checkpoint: str
+    memory: AlertMemory
     retry_jobs: RetryJobs | None
     rules: Rules
     as_of: Callable[[], datetime] | None
+    query: str = ""
 
     def write(self, rows: DataFrame, number: int) -> None:
         spark = rows.sparkSession
-        query = _query_id(spark, self.checkpoint)
+        self.query = query = self.query or _query_id(spark, self.checkpoint)
         aside = f"{self.output}/_aside/{query}-{number}"
-        _remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # it is in the commit log by now
-        if _exists(spark, f"{aside}/judged/_SUCCESS"):
-            rows.write.format("noop").mode(
-                "overwrite"
-            ).save()  # Spark's memory of duplicates must still see them
+        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # it is in the commit log by now
+        if is_complete(spark, f"{aside}/judged"):
+            # Spark's memory of duplicates must still see them.
+            rows.write.format("noop").mode("overwrite").save()
+            found = _recalled(spark, aside)
         else:
-            self._judge(rows, aside)
-        judged, bad = (spark.read.parquet(f"{aside}/{name}") for name in ("judged", "quarantine"))
-        moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
-        if (row := moments.agg(f.unix_micros(f.min(_JUDGED_AT))).first()) is None or row[0] is None:
+            found = self._judge(rows, aside)
+        if found is None:
             return  # no rows
-        moment = _from_micros(row[0])
-        outputs = outputs_of(judged, bad.drop(_JUDGED_AT), moment)
-        for table, frame in outputs._asdict().items():
-            folder = f"{self.output}/{table}/day={moment.date()}/batch={query[:8]}-{number}"
+        outputs = outputs_of(found.judged, found.bad.drop(_JUDGED_AT), found.moment)
+        alerts = self.memory.unraised(outputs.alerts, number, found.moment, at_most=found.judged_rows)
+        counted = CountedOutputs(ReconcileOutputs(**(outputs._asdict() | {"alerts": alerts})))
+        written = {}
+        for table, frame in counted.tables._asdict().items():
+            folder = f"{self.output}/{table}/day={found.moment.date()}/batch={query[:8]}-{number}"
             frame.write.mode("overwrite").parquet(folder)
+            written[table] = spark.read.schema(frame.schema).parquet(folder)
+        self.memory.add(written["alerts"], number, found.moment)
         if self.retry_jobs is not None:
-            _write_jobs(outputs, self.retry_jobs, f"reconcile-{query}", number)
+            _write_jobs(written["retries"], self.retry_jobs, f"reconcile-{query}", number)
+        RECENT.put(query, number, counted.figures())
 
-    def _judge(self, rows: DataFrame, aside: str) -> None:
+    def _judge(self, rows: DataFrame, aside: str) -> _Aside | None:
         moment = moment_of(self.as_of() if self.as_of else None)
         metrics = self.metrics() if callable(self.metrics) else self.metrics
-        rows.persist(
-            StorageLevel.MEMORY_AND_DISK
-        )  # read twice, and what is remembered must be looked up once
+        # Read twice, and what is remembered must be looked up once.
+        rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = judged_reports(rows, metrics, self.rules, moment, unique_reports=True)
-            for name, frame in (("quarantine", found.bad_reports), ("judged", found.rows)):
-                frame.withColumn(_JUDGED_AT, f.lit(moment)).write.mode("overwrite").parquet(f"{aside}/{name}")
+            bad, judged = (
+                CountedFrame(frame.withColumn(_JUDGED_AT, f.lit(moment)))
+                for frame in (found.bad_reports, found.rows)
+            )
+            for name, frame in (("quarantine", bad.rows), ("judged", judged.rows)):
+                frame.write.mode("overwrite").parquet(f"{aside}/{name}")
         finally:
             rows.unpersist()
+        bad_rows, judged_rows = bad.count(), judged.count()
+        if bad_rows is None or judged_rows is None:  # Spark would not tell
+            return _recalled(rows.sparkSession, aside)
+        if bad_rows == judged_rows == 0:
+            return None
+        read = rows.sparkSession.read
+        return _Aside(
+            read.schema(judged.rows.schema).parquet(f"{aside}/judged"),
+            read.schema(bad.rows.schema).parquet(f"{aside}/quarantine"),
+            moment,
+            judged_rows,
+        )
 
 
-def _write_jobs(outputs: ReconcileOutputs, to: RetryJobs, sink: str, number: int) -> None:
+def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
+    """None if there were no rows."""
+    judged, bad = (spark.read.parquet(f"{aside}/{name}") for name in ("judged", "quarantine"))
+    moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
+    micros = moments.agg(f.unix_micros(f.min(_JUDGED_AT))).collect()[0][0]
+    return None if micros is None else _Aside(judged, bad, _from_micros(micros), judged.count())
+
+
+def _write_jobs(retries: DataFrame, to: RetryJobs, sink: str, number: int) -> None:
     """Jobs as `ReconciliationJob` reads them, with the whole report beside: whoever works on them needs no table."""
-    retries = outputs.retries
     due_in = (f.unix_micros("scheduled_retry_at") - f.unix_micros(f.current_timestamp())) / f.lit(1_000_000.0)
     payload = f.struct(
         f.col("report_id").alias("affiliate_report_id"),
@@ -151,20 +201,3 @@ def _query_id(spark: SparkSession, checkpoint: str) -> str:
 
 def _from_micros(micros: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-
-
-def _exists(spark: SparkSession, path: str) -> bool:
-    files, where = _files(spark, path)
-    return bool(files.exists(where))
-
-
-def _remove(spark: SparkSession, path: str) -> None:
-    files, where = _files(spark, path)
-    files.delete(where, True)
-
-
-def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a path, which may be a local folder or a bucket."""
-    context: Any = spark.sparkContext
-    where = context._jvm.org.apache.hadoop.fs.Path(path)
-    return where.getFileSystem(context._jsc.hadoopConfiguration()), where

@@ -69,6 +69,9 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": f"{_driver_memory_mb()}m",
         "spark.sql.shuffle.partitions": str(_cores(master)),
+        # Batch work begins with more and then joins small ones: hash tables of a large input stay small. Streaming,
+        # where each partition keeps state of its own, stays with the number above.
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(16 * _cores(master)),
         "spark.ui.enabled": "false",
     }
 

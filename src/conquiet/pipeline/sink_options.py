@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from conquiet.errors import ConquietError, JobConfigError, QueueConfigError, redact
+from conquiet.errors import ConquietError, JobConfigError, QueueConfigError
+from conquiet.redaction import redact_dsn
 
 __all__ = ["JobOptions", "StreamOptions", "parsed"]
 
@@ -33,7 +34,7 @@ class _Options:
 class StreamOptions(_Options):
     """Rows to the Redis stream `stream` at `url`."""
 
-    url: str
+    url: str = field(repr=False)
     stream: str
 
 
@@ -41,7 +42,7 @@ class StreamOptions(_Options):
 class JobOptions(_Options):
     """Rows to `queue` of the job store at `dsn`."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     queue: str
     max_retries: int
 
@@ -87,7 +88,7 @@ def _checked_dsn(dsn: str) -> str:
         )
     if scheme == "sqlite" and not rest.startswith("//"):
         raise JobConfigError(
-            f"{redact(dsn)!r} is relative to a folder that Spark's processes need not be in: write "
+            f"{redact_dsn(dsn)!r} is relative to a folder that Spark's processes need not be in: write "
             "sqlite:////absolute/path.db, with four slashes"
         )
     return dsn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
@@ -40,7 +40,7 @@ _NAMES = {name.lower(): name for name in _STREAMING}
 class SourceOptions:
     """What a streaming read was told. `heartbeat` is in seconds."""
 
-    url: str
+    url: str = field(repr=False)
     stream: str
     group: str
     consumer: str

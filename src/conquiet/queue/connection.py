@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from conquiet.errors import QueueConfigError, redact
+from conquiet.redaction import redact_dsn
 
 __all__ = ["connect", "connect_async"]
 
@@ -42,7 +43,10 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
         "retry_on_error": [],
     }
     try:
-        return client.from_url(url, **settings)
+        made = client.from_url(url, **settings)
+        # A connection that does not connect yet: options that nothing takes are found now, not at the first command.
+        made.connection_pool.connection_class(**made.connection_pool.connection_kwargs)
+        return made
     except (ValueError, TypeError, AttributeError) as error:
         raise QueueConfigError(
             f"{_told(str(url), error)}; "
@@ -53,7 +57,7 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
 def _told(url: str, error: Exception) -> str:
     """What is wrong with `url`. A URL that cannot be parsed may have a password anywhere before its last @, and the
     parser's error may quote a piece of it: neither is shown then."""
-    if "@" not in url:
-        return f"{redact(url)!r} is no usable Redis URL ({redact(str(error))})"
-    shown = "…@" + url.rpartition("@")[2]
+    if "@" not in url or "unexpected keyword argument" in str(error):
+        return f"{redact_dsn(url)!r} is no usable Redis URL ({redact(str(error))})"
+    shown = "…@" + redact(url.rpartition("@")[2].partition("?")[0])
     return f"{shown!r} is no usable Redis URL (in a password, / is written %2F, # %23 and @ %40)"

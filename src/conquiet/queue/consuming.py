@@ -67,14 +67,14 @@ class Consuming:
             for _ in range(count):
                 # One at a time: what was claimed in advance would grow stale again while it waits its turn.
                 if self.stopped.is_set() or not (
-                    yield from self._recover_one(handler, db_factory, on_malformed)
+                    yield from self.recover_one(handler, db_factory, on_malformed)
                 ):
                     break
             else:
                 continue  # there may be more
             yield Sleep(interval_ms / 1000, self.stopped)
 
-    def _recover_one(self, handler: Handler, db_factory: Any, on_malformed: Handler | None) -> Flow[bool]:
+    def recover_one(self, handler: Handler, db_factory: Any, on_malformed: Handler | None) -> Flow[bool]:
         """Claim and handle one stale message; False if there was none."""
         try:
             messages = yield from self._operations.claim_stale(self._config.claim_idle_ms, 1)

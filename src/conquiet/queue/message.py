@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["BacklogStats", "ClaimedMessages", "MalformedEntry", "QueueMessage"]
@@ -14,7 +14,7 @@ class QueueMessage:
     """One delivered entry. It is pending for its consumer until somebody acknowledges it."""
 
     id: str
-    payload: dict[str, Any]
+    payload: dict[str, Any] = field(repr=False)  # it may hold secrets, and a repr ends in logs
     stream: str
     group: str
 

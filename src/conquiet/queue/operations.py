@@ -21,7 +21,7 @@ from conquiet.observe.queue_metrics import QueueMetrics
 from conquiet.queue.config import QueueConfig, checked_int
 from conquiet.queue.exchange import Exchange
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
-from conquiet.queue.wire import as_mapping, bulk, bulk_head, pack, parse_entries, stream_entries
+from conquiet.queue.wire import as_mapping, bulk, bulk_head, name_of, pack, parse_entries, stream_entries
 
 __all__ = ["StreamOperations"]
 
@@ -142,7 +142,7 @@ class StreamOperations:
         command = pack("EVAL", _ACK_IF_OWNER, 1, self._stream, self._group, self._consumer, entry_id)
         acked, *owner = yield from self._exchange(self._what("ack_if_owner", entry_id), command)
         if not acked:
-            fate = f"is held by consumer {owner[0].decode()!r} now" if owner else "is not pending any more"
+            fate = f"is held by consumer {name_of(owner[0])!r} now" if owner else "is not pending any more"
             raise LeaseLostError(
                 f"{self._what('ack_if_owner', entry_id)}: refused, the entry {fate}. Whatever this consumer did "
                 "for it may be done again, or was: its effect must be idempotent"
@@ -195,7 +195,7 @@ class StreamOperations:
             length=length,
             lag=group.get(b"lag"),
             pending=pending,
-            pending_by_consumer={name.decode(): int(held) for name, held in by_consumer or ()},
+            pending_by_consumer={name_of(name): int(held) for name, held in by_consumer or ()},
             oldest_pending_id=oldest.decode() if oldest else None,
             oldest_pending_idle_ms=first[0][2] if first else None,
         )

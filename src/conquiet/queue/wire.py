@@ -13,7 +13,16 @@ from conquiet import payload
 from conquiet.errors import PayloadError
 from conquiet.queue.message import MalformedEntry, QueueMessage
 
-__all__ = ["FIELD", "as_mapping", "bulk", "bulk_head", "pack", "parse_entries", "stream_entries"]
+__all__ = [
+    "FIELD",
+    "as_mapping",
+    "bulk",
+    "bulk_head",
+    "name_of",
+    "pack",
+    "parse_entries",
+    "stream_entries",
+]
 
 FIELD = b"data"
 
@@ -47,6 +56,11 @@ def as_mapping(reply: Any) -> Mapping[bytes, Any]:
     if isinstance(reply, Mapping):
         return reply
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def name_of(name: bytes) -> str:
+    """A stream or a consumer of anybody's, to be shown: to Redis a name is bytes, and need not be UTF-8."""
+    return name.decode(errors="backslashreplace")
 
 
 def parse_entries(

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import ReconcileConfigError
 from conquiet.reconcile.models import Base
+from conquiet.redaction import misread_url
 
 __all__ = ["create_tables", "insert_or_ignore", "open_database"]
 
@@ -71,15 +72,23 @@ def _insert_or_ignore(dialect: str, table: Table) -> Any:
 
 def _url(dsn: str) -> URL:
     try:
+        if misread_url(dsn):
+            raise ValueError
         url = make_url(dsn)
-    except ArgumentError:
+    except (ArgumentError, ValueError, TypeError):  # whose texts quote pieces of it: a password, perhaps
         raise ReconcileConfigError(
-            "the DSN is no URL: use sqlite:///reports.db or postgresql://user@host/database"
+            "the DSN is no URL: use sqlite:///reports.db or postgresql://user@host/database, and in a password %2F "
+            "for /, %3A for : and %40 for @"
         ) from None
     backend = url.get_backend_name()
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")
-    if backend == "sqlite" and url.database and ":memory:" not in url.database:
+    if (
+        backend == "sqlite"
+        and url.database
+        and ":memory:" not in url.database
+        and not (url.host or url.username or url.password)
+    ):
         return url
     raise ReconcileConfigError(
         f"reports are kept in a SQLite file or on PostgreSQL, not in {backend}://…: use sqlite:///reports.db "

@@ -41,12 +41,12 @@ class Submission:
         for name in payload:
             if name not in _FIELDS:
                 raise ReportRefusedError(
-                    f"{_shown(name)} is no field of a report; its fields are: {', '.join(sorted(_FIELDS))}"
+                    f"{_named(name)} is no field of a report; its fields are: {', '.join(sorted(_FIELDS))}"
                 )
         affiliate_id, platform, post_id = (checked_name(name, payload.get(name)) for name in _NAMES)
         if platforms is not None and platform not in platforms:
             raise ReportRefusedError(
-                f"platform {_shown(platform)} is not known; there are: {', '.join(sorted(platforms))}",
+                f"platform is none that is known; there are: {', '.join(sorted(platforms))}",
                 "platform",
             )
         views, clicks, conversions = (_checked_claim(name, payload.get(name)) for name in _CLAIMS)
@@ -63,7 +63,7 @@ def checked_name(field: str, value: object) -> str:
     if len(value) > MAX_NAME:
         raise ReportRefusedError(f"{field} has {len(value)} characters, more than {MAX_NAME}", field)
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ReportRefusedError(f"{field} holds NUL or half a character: {_shown(value)}", field)
+        raise ReportRefusedError(f"{field} holds NUL or half a character", field)
     return value
 
 
@@ -100,5 +100,21 @@ def _checked_time(value: object, now: datetime) -> datetime:
 
 
 def _shown(value: object) -> str:
-    text = ascii(value)
+    """What came in a field's place. A text is not shown: it may be a secret, and answers are logged on their way."""
+    match value:
+        case str():
+            return f"a text of {len(value)} characters"
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+        case _:
+            return _cut(str(value))
+
+
+def _named(key: str) -> str:
+    return _cut(ascii(key))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:60] + "…"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-import inspect
 import itertools
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, TypeVar
 
 from conquiet.errors import CallTimeoutError, FlowError
@@ -17,6 +17,8 @@ from conquiet.testing.clock import ManualClock
 __all__ = ["VirtualDriver"]
 
 T = TypeVar("T")
+
+_EFFECTS = (Call, Sleep, Beside)
 
 
 class VirtualDriver:
@@ -90,14 +92,16 @@ class _Task:
     def _perform(self, steps: Steps[Any]) -> bool:
         """Perform one effect; False if the flow has to wait for it."""
         effect = steps.effect
-        if not isinstance(effect, Call | Sleep | Beside):
+        if not isinstance(effect, _EFFECTS):
             raise unknown_effect(effect)
-        shielded = effect.shield or any(frame.shield for frame in self._frames)
+        shielded = effect.shield or (
+            len(self._frames) > 1 and any(frame.shield for frame in self._frames)
+        )  # nothing shields the first
         if not shielded and self._child.cancellation.take():
             raise Cancelled
         if isinstance(effect, Call):
             steps.value = effect.fn(*effect.args)
-            if inspect.isgenerator(steps.value):
+            if type(steps.value) is GeneratorType:
                 self._enter(effect, steps.value)
         elif isinstance(effect, Sleep):
             steps.value = any(signal.is_set() for signal in effect.wake)

@@ -13,6 +13,8 @@ from tests.acceptance.jobs.kill_campaign import AT_RANDOM, SLOTS, KillCampaign, 
 from tests.acceptance.jobs.recorded import POINTS
 from tests.acceptance.jobs.worker import RETRY
 from tests.campaign import campaign_size
+from tests.faults.figures import Record, percentiles
+from tests.faults.recovery import refused, taken_over_after
 
 clauses = pytest.mark.clause("J-04", "J-10", "J-12", "J-13", "J-22", "J-26", "J-30")
 
@@ -20,8 +22,10 @@ clauses = pytest.mark.clause("J-04", "J-10", "J-12", "J-13", "J-22", "J-26", "J-
 @pytest.mark.campaign
 @clauses
 @pytest.mark.clause("J-21", "J-23", "J-25")
-def test_on_postgresql_which_is_killed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kills, server_kills = campaign_size(400), campaign_size(20)
+def test_on_postgresql_which_is_killed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_figure: Record
+) -> None:
+    kills, server_kills = campaign_size(1_000), campaign_size(20)
     with PostgresServer() as server:  # fsync is on
 
         def execute(statement: str) -> list[tuple[int]]:
@@ -42,14 +46,15 @@ def test_on_postgresql_which_is_killed_too(tmp_path: Path, capsys: pytest.Captur
             lambda: execute("CREATE TABLE effects (n INTEGER)"),
             lambda: [n for (n,) in execute("SELECT n FROM effects")],
         )
+    note("PostgreSQL", outcome, tmp_path, record_figure)
     judge(outcome, kills, capsys)
     assert outcome.server_kills == server_kills
 
 
 @pytest.mark.campaign
 @clauses
-def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kills, file = campaign_size(100), tmp_path / "jobs.db"
+def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str], record_figure: Record) -> None:
+    kills, file = campaign_size(500), tmp_path / "jobs.db"
 
     def execute(statement: str) -> list[tuple[int]]:
         connection = sqlite3.connect(file, isolation_level=None, timeout=30)
@@ -65,8 +70,24 @@ def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         lambda: execute("CREATE TABLE effects (n INTEGER)"),
         lambda: [n for (n,) in execute("SELECT n FROM effects")],
     )
+    note("SQLite", outcome, tmp_path, record_figure)
     judge(outcome, kills, capsys)
     assert execute("PRAGMA integrity_check") == [("ok",)]
+
+
+def note(store: str, outcome: Outcome, folder: Path, record_figure: Record) -> None:
+    record_figure(
+        f"{store}: job workers killed -9, at every point and at random",
+        n=outcome.kills,
+        lost=len(outcome.unfinished) + outcome.lost_effects,
+        doubled=outcome.doubled_effects + outcome.doubled_acks,
+        server_kills=outcome.server_kills,
+        pauses=outcome.pauses,
+        jobs=len(outcome.jobs),
+        double_valid_leases=sum(one.kind == "two-holders" for one in outcome.verdict.violations),
+        stale_settles_refused=refused(folder / "history"),
+        taken_over_after_the_lease=percentiles(taken_over_after(folder / "history")),
+    )
 
 
 def judge(outcome: Outcome, kills: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ class Pipeline:
         ]
         pq.write_table(pa.Table.from_pylist(rows, METRICS), self.metrics)
 
-    def run(self) -> None:
+    def run(self, name: str | None = None) -> None:
         source = {
             "url": self.url,
             "stream": "reports",
@@ -66,6 +66,7 @@ class Pipeline:
             retry_jobs=RetryJobs(self.dsn),
             as_of=lambda: AS_OF,
             trigger={"availableNow": True},
+            name=name,
         )
         query.awaitTermination()
 
@@ -174,6 +175,36 @@ def test_a_batch_that_was_not_judged_in_full_is_judged_again(pipeline: Pipeline)
     pipeline.forget_the_last_commit()
     pipeline.run()
     assert pipeline.tables() == before
+
+
+def test_an_alert_is_raised_once_in_all_micro_batches(pipeline: Pipeline) -> None:
+    """Whichever attempt it was, whenever it came; and again when it comes after another status."""
+    pipeline.queue.enqueue_many([report(number) for number in range(0, 60, 2)])  # 2 micro-batches
+    pipeline.run()
+    raised = pipeline.table("alerts")
+    assert [row["report_id"] for row in raised] == [0, 10, 20, 30, 40, 50]
+    pipeline.queue.enqueue_many([report(number, attempt=2) for number in range(0, 60, 2)])
+    pipeline.queue.enqueue(report(2, attempt=2, claimed_views=1500))  # it came a moment ago, in other words
+    pipeline.queue.enqueue(report(4, attempt=3, claimed_views=1500))
+    pipeline.queue.enqueue(report(10, attempt=3, claimed_views=500))
+    pipeline.run()
+    pipeline.forget_the_last_commit()
+    pipeline.run()
+    later = [row for row in pipeline.table("alerts") if row not in raised]
+    assert [(row["report_id"], row["status"], row["attempt"]) for row in later] == [
+        (10, "DISCREPANCY_HIGH", 3),
+        (4, "AFFILIATE_OVERCLAIMED", 3),
+    ]
+    assert len(pipeline.table("alerts")) == len(raised) + 2
+    assert len(pipeline.table("trust")) == 30 + 30 + 2
+
+
+def test_a_bad_report_does_not_stand_in_the_way_of_the_good_one(pipeline: Pipeline) -> None:
+    pipeline.queue.enqueue_many([report(2, claimed_views=-1), report(2, submitted_at="2099-01-01T00:00:00Z")])
+    pipeline.queue.enqueue_many([report(2), report(2), report(2, claimed_views=-1)])
+    pipeline.run()
+    assert [row["report_id"] for row in pipeline.table("verdicts")] == [2]
+    assert len(pipeline.table("quarantine")) == 3
 
 
 def test_another_checkpoint_does_not_replace_the_tables_of_the_first(pipeline: Pipeline) -> None:

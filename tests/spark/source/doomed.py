@@ -29,7 +29,7 @@ POINTS = (
     "settled",  # a first block of it is
 )
 
-_times = dict.fromkeys(POINTS, 0)
+_times: dict[str, int] = {}
 
 
 def reached(point: str) -> None:
@@ -37,7 +37,7 @@ def reached(point: str) -> None:
     if doom is None:
         return
     where, nth, driver = doom.split()
-    _times[point] += 1
+    _times[point] = _times.get(point, 0) + 1
     if point == where and _times[point] == int(nth):
         # The driver's Python and its JVM are one process group; Spark's Python processes have another.
         os.killpg(os.getpgid(int(driver)), signal.SIGKILL)

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from redis import Redis
 from rich.console import Console
 
-from conquiet.pipeline import show_progress
 from conquiet.pipeline.progress import ProgressListener
+from conquiet.pipeline.progress_view import View
 from conquiet.queue import connect
 from tests.spark.source.queries import Query, fill
 
@@ -29,8 +29,8 @@ def redis(one_redis: str) -> Iterator[Redis]:
 @pytest.fixture
 def screen(spark: SparkSession) -> Iterator[io.StringIO]:
     screen = io.StringIO()
-    listener = show_progress(spark, terminal=False)
-    listener._console = Console(file=screen, width=200, highlight=False)
+    listener = ProgressListener(spark, View(Console(file=screen, width=300, highlight=False)))
+    spark.streams.addListener(listener)
     yield screen
     listener.stop()
 
@@ -59,7 +59,8 @@ def test_every_micro_batch_is_told_and_counted(
     assert lines[0] == "reports in started"
     assert lines[1].startswith("reports in batch 0: 100 rows in ")
     assert lines[2].startswith("reports in batch 1: 50 rows in ")
-    assert lines[2].endswith(", 150 in all")
+    assert ", 150 in all, " in lines[2]
+    assert lines[2].endswith(" behind")
     assert lines[-1] == "reports in ended after 150 rows"
     assert metric("batches_total", "reports in") == 2
     assert metric("rows_total", "reports in") == 150
@@ -67,6 +68,7 @@ def test_every_micro_batch_is_told_and_counted(
     assert metric("batch_seconds_sum", "reports in") > 0  # type: ignore[operator]
     assert metric("rows_per_second", "reports in") > 0  # type: ignore[operator]
     assert metric("entries_lost", "reports in") == 0
+    assert metric("lag_seconds", "reports in") > 0  # type: ignore[operator]
 
 
 @pytest.mark.clause("P-11")

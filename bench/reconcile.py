@@ -1,0 +1,112 @@
+"""Reconciliation in bulk, from Parquet to counted verdicts: Spark on all cores against DuckDB on the same files.
+
+Both do the same work: rows that break a rule left out, repeated reports once, the newest metrics of each post, the join,
+every column of the verdict. Both must come to the same sums. `tenth` is ours on a tenth of the rows (its time counts
+tenfold), `skewed` ours where one affiliate has a third of all reports, `hot_post` where these are on one post, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from bench import peers
+from bench.harness import Bench, timed
+from bench.reconcile_data import AS_OF, EVEN, HOT_POST, SKEWED, write_metrics, write_reports
+from bench.reconcile_duckdb import query
+from conquiet.pipeline import read_metrics, read_reports, reconcile_batch, spark_session
+
+BENCH = Bench("reconcile")
+
+Sums = list[list[str | int | None]]
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    session = spark_session("bench", "local[*]")
+    yield session
+    session.stop()
+
+
+spark = BENCH.needs(_session)
+folder = BENCH.needs(lambda: tempfile.TemporaryDirectory(prefix="conquiet-bench-"))
+known: dict[tuple[int, str], Sums] = {}
+
+
+def files(count: int, kind: str) -> tuple[str, str]:
+    """Where so many reports and metrics are; they are made at the first use."""
+    reports, metrics = (Path(folder()) / f"{name}-{count}" for name in (kind, "metrics"))
+    if not metrics.exists():
+        write_metrics(metrics, count)
+    if not reports.exists():
+        write_reports(reports, count, kind)
+    return str(reports), str(metrics)
+
+
+def ours(count: int, kind: str = EVEN) -> float:
+    reports, metrics = files(count, kind)
+    sums: Sums = []
+
+    def reconcile() -> None:
+        inputs = read_reports(spark(), reports), read_metrics(spark(), metrics)
+        verdicts = reconcile_batch(*inputs, as_of=AS_OF).verdicts
+        summed = verdicts.groupBy("status", "level").agg(
+            f.count("*"),
+            f.sum("report_id"),
+            f.sum("attempt"),
+            f.sum(f.length("affiliate_id") + f.length("platform")),
+            f.sum(f.floor(f.col("max_diff") * 1000)),
+            f.sum(f.floor(f.col("confidence") * 1000)),
+            f.sum(f.length("trust_event")),
+            f.sum("trust_delta"),
+            f.sum(f.size("missing_fields")),
+            f.sum(f.unix_seconds("scheduled_retry_at")),
+        )
+        sums[:] = [list(row) for row in summed.collect()]
+
+    seconds = timed(reconcile)
+    _same(sums, count, kind)
+    return seconds
+
+
+def duckdb(count: int) -> float:
+    reports, metrics = files(count, EVEN)
+    if not peers.PYTHON.exists():
+        raise SystemExit("duckdb needs .venv-bench; run: make peers")
+    result = subprocess.run(
+        [peers.PYTHON, peers.FOLDER / "duckdb.py"],
+        env={**os.environ, "BENCH_QUERY": query(reports, metrics)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(result.stdout)
+    _same(answer["rows"], count, EVEN)
+    return float(answer["seconds"])
+
+
+def _same(sums: Sums, count: int, kind: str) -> None:
+    """Whoever comes first says what is right; all others must agree."""
+    ordered = sorted(sums, key=str)
+    expected = known.setdefault((count, kind), ordered)
+    assert ordered == expected, f"not the same verdicts:\n{ordered}\n{expected}"
+
+
+BENCH.compare(
+    "batch",
+    unit="reports",
+    count=10_000_000,
+    ours=ours,
+    duckdb=duckdb,
+    tenth=lambda count: 10 * ours(count // 10),
+    skewed=lambda count: ours(count, SKEWED),
+    hot_post=lambda count: ours(count, HOT_POST),
+)

@@ -1,0 +1,51 @@
+"""The job store a verb works on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from conquiet.cli.output import session
+from conquiet.cli.settings import DSN
+from conquiet.errors import SchemaVersionError, SettingsError, UnknownNameError
+from conquiet.jobs import JobStore, open_store
+
+__all__ = ["check_queue", "opened_store", "store_dsn"]
+
+
+@contextmanager
+def opened_store(flag: str | None) -> Iterator[JobStore]:
+    """The store as it is: a verb that looks or enqueues creates no tables, least of all in a mistyped database."""
+    dsn = store_dsn(flag)
+    path = sqlite_file(dsn)
+    if path is not None and not os.path.exists(path):
+        raise SchemaVersionError(
+            f"there is no file {path}: correct {session.settings.used[DSN.key].origin}, or create it: conquiet migrate"
+        )
+    with open_store(dsn, migrate="never") as store:
+        yield store
+
+
+def store_dsn(flag: str | None) -> str:
+    dsn = str(session.settings.need(DSN, flag))
+    if dsn.startswith("memory://"):
+        raise SettingsError(
+            f"{session.settings.used[DSN.key].origin} is memory://, which ends with the process: there is nothing to "
+            f"look at from here; give --dsn {DSN.example}"
+        )
+    return dsn
+
+
+def sqlite_file(dsn: str) -> str | None:
+    if not dsn.startswith("sqlite:///"):
+        return None
+    return unquote(dsn.removeprefix("sqlite:///").partition("?")[0])
+
+
+def check_queue(store: JobStore, queue: str | None) -> None:
+    """A queue is there while jobs of it are: a name without any is a slip of the pen more often than not."""
+    if queue is not None and queue not in store.stats(queue):
+        names = ", ".join(sorted(store.stats())) or "none"
+        raise UnknownNameError(f"no job is or was in a queue {queue!r}; queues with jobs: {names}")

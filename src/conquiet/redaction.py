@@ -1,0 +1,54 @@
+"""Texts without their secrets, on the way into a message, a log or a span."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["misread_url", "redact", "redact_dsn"]
+
+# In two steps, each of them linear: texts of any size and origin go through here.
+_UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
+_URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
+_KEY_VALUE = re.compile(
+    r"(?i)\b(?P<key>password|passwd|pwd|sslpassword|token|secret|api_?key)(?P<eq>\s*=\s*)"
+    r"(?P<secret>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"]+)"
+)
+_HOST_AND_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
+_SCHEME_AND_USER = re.compile(r"[a-z][a-z0-9+.]*://[^\s/?#:@]*")
+
+
+def redact(text: str) -> str:
+    """`text` without the passwords of any DSN in it, whether URL, query string or key=value form."""
+    text = _UP_TO_LAST_AT.sub(lambda m: _URL_PASSWORD.sub(r"://\g<user>:***@", m[0]), text)
+    return _KEY_VALUE.sub(lambda m: f"{m['key']}{m['eq']}***", text)
+
+
+def redact_dsn(dsn: str) -> str:
+    """A DSN as a message may show it: where it leads, on one line, without password and options.
+
+    It need not be one that can be parsed. A password may then be anything before the last @, spaces included, which in
+    a text of unknown content nobody could tell from prose.
+    """
+    before, at, place = dsn.rpartition("@")
+    place = redact(place.partition("?")[0])
+    if at:
+        start = _SCHEME_AND_USER.match(before)
+        shown = start[0] if start else ""
+        place = f"{shown}{'' if shown == before else ':***'}@{place}"
+    return "".join(char if char.isprintable() else "?" for char in place)
+
+
+def misread_url(url: str) -> str | None:
+    """Why `url` must not be handed to a driver; None if it may.
+
+    A password with / or @ in it, written as it is, ends in the place of the host or the port: a driver would ask name
+    servers for it, and quote it in its errors and its log.
+    """
+    hosts = url.partition("://")[2].partition("/")[0]
+    before, _, hosts = hosts.rpartition("@")
+    if "@" in before:
+        return "in a password, @ is written %40"
+    for host in hosts.partition("?")[0].split(","):
+        if not _HOST_AND_PORT.fullmatch(host):
+            return "its port is no number; in a password, / is written %2F, : %3A and @ %40"
+    return None

@@ -1,0 +1,117 @@
+"""A job worker in a process of its own that stands still at a point, and says so, until it is told to go on.
+
+    python -m tests.faults.held_worker '{"dsn": …, "point": "commit", …}'
+
+claim       before it asks for jobs
+handler     in the handler, before its effect
+heartbeat   before a heartbeat is sent, while the handler waits
+ack         before the ack of a job without a transaction is sent
+commit      when effect and ack are in the transaction, before the COMMIT
+
+Its lines: `at <point>` (a line on its standard input lets it go on), `stop <n>` for each SIGTERM, its counts in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from conquiet.flow import Flow
+from conquiet.jobs import Job, JobContext, JobWorker, open_store
+from conquiet.jobs.backend import Claim, Settlement
+
+POINTS = ("claim", "handler", "heartbeat", "ack", "commit")
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+class Hold:
+    """At `point`, once for each job (once at all, before a claim)."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self._held: set[str] = set()
+        self.passed: dict[str, threading.Event] = {}
+
+    def __call__(self, point: str, about: str = "") -> None:
+        if point == self._point and about not in self._held:
+            self._held.add(about)
+            say("at", point)
+            sys.stdin.readline()
+            self.event(about).set()
+
+    def event(self, about: str) -> threading.Event:
+        return self.passed.setdefault(about, threading.Event())
+
+
+class HeldBackend:
+    """The real one, with a gate before its steps."""
+
+    def __init__(self, inner: Any, hold: Hold) -> None:
+        self._inner = inner
+        self._hold = hold
+        self._joined: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def claim(self, claim: Claim) -> Flow[Any]:
+        self._hold("claim")
+        return (yield from self._inner.claim(claim))
+
+    def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[Any]:
+        for job_id, _ in leases:
+            self._hold("heartbeat", job_id)
+        return (yield from self._inner.heartbeat(leases))
+
+    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[Any]:
+        for end in settlements:
+            if connection is None:
+                self._hold("ack", end.job_id)
+            else:
+                self._joined[id(connection)] = end.job_id
+        return (yield from self._inner.settle(settlements, connection))
+
+    def commit(self, connection: Any) -> Flow[None]:
+        self._hold("commit", self._joined.get(id(connection), ""))
+        yield from self._inner.commit(connection)
+
+
+class ToldWorker(JobWorker):
+    stops = 0
+
+    def stop(self) -> None:
+        super().stop()
+        self.stops += 1
+        say("stop", self.stops)
+
+
+def main(dsn: str, point: str, lease_ttl: float) -> None:
+    hold = Hold(point)
+
+    def effect(job: Job, context: JobContext) -> None:
+        hold("handler", job.id)
+        if point == "heartbeat":
+            hold.event(job.id).wait()
+        context.connection.execute(f"INSERT INTO effects VALUES ({job.payload['n']})")
+
+    def plain(job: Job) -> None:
+        """Its effect is its ack."""
+
+    with open_store(dsn, max_lease_expiries=1_000) as store:
+        store.operations.backend = HeldBackend(store.operations.backend, hold)  # type: ignore[assignment]
+        handlers: dict[str, Any] = {"effect": effect, "plain": plain}
+        worker = ToldWorker(store, handlers, lease_ttl=lease_ttl, concurrency=1, prefetch=0, worker="held")
+        say("ready")
+        say(json.dumps(asdict(worker.run())))
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

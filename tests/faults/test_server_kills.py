@@ -1,0 +1,154 @@
+"""Servers killed -9 and started again under running workers: nothing acknowledged is lost, and work goes on by itself."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import pytest
+
+from conquiet.embedded import PostgresServer, RedisServer
+from conquiet.errors import QueueConnectionError
+from conquiet.jobs import (
+    JobState,
+    JobStore,
+    JobWorker,
+    NewJob,
+    RetrySchedule,
+    StoreUnavailableError,
+    open_store,
+)
+from conquiet.queue import HandledEntries, RedisStreamsQueue, connect
+from conquiet.testing.history import History
+from tests.campaign import campaign_size
+from tests.faults.figures import Record, percentiles
+from tests.faults.test_queue_connections import Consumers, settings
+from tests.integration.jobs.background import Running, until
+from tests.integration.jobs.effects import Effects, insert
+
+RETRY = RetrySchedule(max_retries=1_000, base_seconds=0.0)
+T = TypeVar("T")
+
+
+def patiently(ask: Callable[[], T], error: type[Exception]) -> T:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return ask()
+        except error:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(180)
+@pytest.mark.clause("J-21", "J-23")
+def test_postgresql_killed_and_started_again(record_figure: Record) -> None:
+    kills = campaign_size(50)
+    recoveries: list[float] = []
+    ids: list[str] = []
+    with (
+        PostgresServer() as server,
+        open_store(server.dsn) as store,
+        open_store(server.dsn, retry=RETRY, max_lease_expiries=1_000) as own,
+    ):
+        effects = Effects(store)
+
+        def enqueue() -> None:
+            new = [NewJob({"n": n}, id=f"job-{n}") for n in range(len(ids), len(ids) + 20)]
+            patiently(lambda: store.enqueue_many("q", new, on_duplicate="skip"), StoreUnavailableError)
+            ids.extend(job.id or "" for job in new)
+
+        with Running(JobWorker(own, insert, queues="q", lease_ttl=1.0, concurrency=4)):
+            for _ in range(kills):
+                enqueue()
+                time.sleep(random.uniform(0.0, 0.05))
+                server.kill()
+                server.start()
+                began, before = time.monotonic(), succeeded(store)
+                enqueue()
+                until(lambda before=before: succeeded(store) > before, 60)
+                recoveries.append(time.monotonic() - began)
+            until(lambda: succeeded(store) == len(ids), 60)
+        states = Counter(job.state if (job := store.get(job_id)) else None for job_id in ids)
+        numbers = effects.numbers()
+    lost = len(ids) - states[JobState.SUCCEEDED]
+    doubled = len(numbers) - len(set(numbers))
+    record_figure(
+        "PostgreSQL killed -9 and started again under a worker",
+        n=kills,
+        lost=lost,
+        doubled=doubled,
+        jobs=len(ids),
+        first_job_done_after=percentiles(recoveries),
+    )
+    assert (lost, doubled, numbers) == (0, 0, list(range(len(ids))))
+
+
+def succeeded(store: JobStore) -> int:
+    stats = patiently(lambda: store.stats("q"), StoreUnavailableError)
+    return stats["q"].succeeded if "q" in stats else 0
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(180)
+@pytest.mark.clause("S-21", "C-14")
+def test_redis_killed_and_started_again(
+    redis_server: RedisServer, postgres_dsn: str, tmp_path: Path, record_figure: Record
+) -> None:
+    """With appendfsync always. A consumer ends with an error each time, and is begun again by its process."""
+    kills = campaign_size(40)
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")
+        HandledEntries().create_table(connection)
+    recoveries: list[float] = []
+    told: list[str] = []
+    with (
+        RedisServer(appendonly=True, appendfsync="always", binary=redis_server.binary) as server,
+        psycopg.connect(postgres_dsn, autocommit=True) as admin,
+        History(tmp_path / "history") as history,
+        connect(server.url) as client,
+    ):
+        queue = RedisStreamsQueue(client, settings("producer"))
+
+        def handled() -> int:
+            row = admin.execute("SELECT count(*) FROM effects").fetchone()
+            assert row is not None
+            return int(row[0])
+
+        with Consumers(server.url, postgres_dsn, history) as consumers:
+            for _ in range(kills):
+                for _ in range(20):
+                    told.append(patiently(lambda: queue.enqueue({"n": len(told)}), QueueConnectionError))
+                time.sleep(random.uniform(0.0, 0.02))
+                server.kill()
+                server.start()
+                began, before = time.monotonic(), handled()
+                told.append(patiently(lambda: queue.enqueue({"n": len(told)}), QueueConnectionError))
+                until(lambda before=before: consumers.failures or handled() > before, 60)
+                recoveries.append(time.monotonic() - began)
+            drained = (0, 0)
+
+            def backlog() -> tuple[int | None, int]:
+                stats = patiently(queue.backlog_stats, QueueConnectionError)
+                return stats.lag, stats.pending
+
+            until(lambda: consumers.failures or backlog() == drained, 60)
+        assert consumers.failures == []
+        effects = Counter(entry_id for (entry_id,) in admin.execute("SELECT entry_id FROM effects"))
+    lost = len(set(told) - effects.keys())
+    doubled = effects.total() - len(effects)
+    record_figure(
+        f"{redis_server.flavour} killed -9 and started again under consumers",
+        n=kills,
+        lost=lost,
+        doubled=doubled,
+        messages=len(told),
+        first_message_handled_after=percentiles(recoveries),
+    )
+    assert (lost, doubled) == (0, 0)

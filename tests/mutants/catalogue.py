@@ -1,0 +1,8 @@
+"""The mutants: ways in which queues have been wrong, each put into the real code at one place."""
+
+from __future__ import annotations
+
+from tests.mutants import of_jobs, of_local, of_sql
+from tests.mutants.mutation import Mutant
+
+MUTANTS: list[Mutant] = [*of_jobs.MUTANTS, *of_local.MUTANTS, *of_sql.MUTANTS]

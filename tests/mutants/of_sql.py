@@ -1,0 +1,185 @@
+"""Mutants of SQL: the SQLite store's in the simulation, the PostgreSQL store's on a real server."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutant, mutant
+
+SQLITE = "conquiet.jobs.sqlite_steps:_SQL"
+POSTGRES = "conquiet.jobs.postgres:_SQL"
+EXECUTION = "conquiet.jobs.execution:Executor."
+
+MUTANTS: list[Mutant] = [
+    # -- SQLite
+    mutant(
+        "SQLite: settled by id only",
+        "sqlite",
+        (f"{SQLITE}[settle]", " AND lease_token = :token", ""),
+        (f"{SQLITE}[ack]", "AND lease_token = ? ", "AND ? <> '' "),
+    ),
+    mutant(
+        "SQLite: settled after the expiry",
+        "sqlite",
+        (f"{SQLITE}[settle]", "AND (:token_only OR lease_expires_at > :now)", ""),
+        (f"{SQLITE}[ack]", "AND lease_expires_at > ?", "AND ? > 0"),
+    ),
+    mutant(
+        "SQLite: a heartbeat after the expiry",
+        "sqlite",
+        (f"{SQLITE}[heartbeat]", " AND lease_expires_at > :now", ""),
+    ),
+    mutant(
+        "SQLite: leases that are current are rescued",
+        "sqlite",
+        (f"{SQLITE}[claim]", "state = 'InFlight' AND lease_expires_at <= :now\n", "state = 'InFlight'\n"),
+    ),
+    mutant(
+        "SQLite: the version is not raised",
+        "sqlite",
+        (
+            f"{SQLITE}[claim_ready]",
+            "lease_version = lease_version + 1",
+            "lease_version = max(lease_version, 1)",
+        ),
+    ),
+    mutant(
+        "SQLite: a retry is not counted",
+        "sqlite",
+        (f"{SQLITE}[settle]", "retries = retries + :retry", "retries = retries"),
+    ),
+    mutant(
+        "SQLite: delayed jobs do not wait",
+        "sqlite",
+        ("conquiet.jobs.sqlite_steps:_values", "1 if delay else 0", "0"),
+    ),
+    mutant(
+        "SQLite: what succeeded is claimed again",
+        "sqlite",
+        (f"{SQLITE}[ack]", "state = 'Succeeded'", "state = 'Ready'"),
+    ),
+    mutant(
+        "SQLite: expired leases are never rescued",
+        "sqlite",
+        (f"{SQLITE}[late]", "lease_expires_at <= :now", "lease_expires_at <= 0"),
+    ),
+    mutant(
+        "SQLite: an error of the driver comes out as it is",
+        "sqlite",
+        (
+            "conquiet.jobs.sqlite_steps:SqliteSteps._translated",
+            'raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error',
+            "raise",
+        ),
+    ),
+    mutant(
+        "SQLite: a step that fails is committed as far as it came",
+        "sqlite",
+        (
+            "conquiet.jobs.sqlite_steps:SqliteSteps._transaction",
+            'self._connection.execute("ROLLBACK")',
+            'self._connection.execute("COMMIT")',
+        ),
+    ),
+    # -- PostgreSQL, where the logic is SQL and the fault needs a real server
+    mutant(
+        "PostgreSQL: acknowledged by id only",
+        "postgres",
+        (f"{POSTGRES}[ack]", " AND job.lease_token = done.token", ""),
+    ),
+    mutant(
+        "PostgreSQL: given back by id only",
+        "postgres",
+        (f"{POSTGRES}[settle]", " AND job.lease_token = done.token", ""),
+    ),
+    mutant(
+        "PostgreSQL: acknowledged after the expiry",
+        "postgres",
+        (f"{POSTGRES}[ack]", "AND job.lease_expires_at > clock_timestamp()", ""),
+    ),
+    mutant(
+        "PostgreSQL: a heartbeat after the expiry",
+        "postgres",
+        (
+            f"{POSTGRES}[heartbeat]",
+            "AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED",
+            "FOR NO KEY UPDATE OF job SKIP LOCKED",
+        ),
+    ),
+    mutant(
+        "PostgreSQL: a claim without lock",
+        "postgres",
+        (f"{POSTGRES}[claim_ready]", " FOR NO KEY UPDATE SKIP LOCKED", ""),
+    ),
+    mutant(
+        "PostgreSQL: a claim that waits for the locks of others",
+        "postgres",
+        (f"{POSTGRES}[claim_ready]", " FOR NO KEY UPDATE SKIP LOCKED", " FOR NO KEY UPDATE"),
+    ),
+    mutant(
+        "PostgreSQL: the version is not raised",
+        "postgres",
+        (
+            f"{POSTGRES}[claim_ready]",
+            "lease_version = lease_version + 1",
+            "lease_version = greatest(lease_version, 1)",
+        ),
+    ),
+    mutant(
+        "PostgreSQL: the NOTIFY of an enqueue is lost",
+        "postgres",
+        (f"{POSTGRES}[insert]", "pg_notify('conquiet_jobs', %(queue)s)", "%(queue)s::text"),
+    ),
+    mutant(
+        "PostgreSQL: the NOTIFY of a job given back is lost",
+        "postgres",
+        (f"{POSTGRES}[settle]", "SELECT pg_notify('conquiet_jobs', queue)", "SELECT queue"),
+    ),
+    mutant(
+        "PostgreSQL: a retry is not counted",
+        "postgres",
+        (f"{POSTGRES}[settle]", "retries = job.retries + done.retry", "retries = job.retries"),
+    ),
+    mutant(
+        "PostgreSQL: the ack is committed before the handler's effect",
+        "postgres",
+        (f"{EXECUTION}_commit", "self._operations.ack(job, transaction)", "self._operations.ack(job, None)"),
+    ),
+    # -- a handler's own transaction ----------------------------------------------------------------------------------
+    mutant(
+        "the effect is committed without the ack",
+        "transactions",
+        (
+            f"{EXECUTION}_commit",
+            "yield from self._operations.ack(job, transaction)",
+            "yield from self._operations.backend.commit(transaction)\n"
+            "        yield from self._operations.ack(job, None)\n"
+            "        return Execution(job, settled=True)",
+        ),
+    ),
+    mutant(
+        "the effect is committed though the lease was lost",
+        "transactions",
+        (
+            f"{EXECUTION}_commit",
+            "yield from self._undo(context, abandoned=False)",
+            "yield from self._operations.backend.commit(transaction)",
+        ),
+    ),
+    mutant(
+        "a handler that fails leaves its effect",
+        "transactions",
+        (
+            f"{EXECUTION}_undo",
+            "yield from self._operations.backend.roll_back(context.transaction)",
+            "yield from self._operations.backend.commit(context.transaction)",
+        ),
+    ),
+    mutant(
+        "a commit without an answer counts as done",
+        "transactions",
+        (
+            "conquiet.jobs.settling:Settling._settle",
+            "yield from self._settle_unknown(held)",
+            "acks.append(held)",
+        ),
+    ),
+]

@@ -1,0 +1,108 @@
+"""The SQLite store in memory, the same statements on the same engine: for schedules by the thousand.
+
+Any statement may fail, as it would on a disk that is full or locked: each step must then be undone as a whole, and what
+comes out must be the package's own error.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from conquiet.clock import Clock
+from conquiet.flow import run
+from conquiet.jobs import sqlite
+from conquiet.jobs.sqlite import SqliteBackend
+
+
+@contextmanager
+def looking_seldom() -> Iterator[None]:
+    """Other processes' commits are looked for every 25 ms; here there are none, and it would be all looking."""
+    usual = sqlite._LOOK_SECONDS
+    sqlite._LOOK_SECONDS = 1.0
+    try:
+        yield
+    finally:
+        sqlite._LOOK_SECONDS = usual
+
+
+def never() -> bool:
+    return False
+
+
+class SqliteInMemory(SqliteBackend):
+    """It refuses to live in memory because nothing would survive; here nothing is to survive."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__("simulated", clock, synchronous="OFF", awaits=False)
+        self.statement_fails: Callable[[], bool] = never
+        run(self.open("auto"))
+
+    def _connected(self, *begin: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
+        )
+        connection.fails = lambda: self.statement_fails()
+        for statement in begin:
+            connection.execute(statement)
+        return connection
+
+
+class SqliteOnDisk(SqliteInMemory):
+    """A file, and several connections: for handlers that write in the transaction of their ack.
+
+    Nobody waits for a lock, because on one thread nobody would release it: who finds the database locked is told at
+    once what he would be told after ten seconds.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.file = path
+        super().__init__(clock)
+        self._open_connection().execute("CREATE TABLE effects (story TEXT, lease TEXT)")
+
+    def _connected(self, *begin: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.file, timeout=0.0, isolation_level=None, check_same_thread=False, factory=_Connection
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.fails = lambda: self.statement_fails()
+            for statement in begin:
+                connection.execute(statement)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def effects(self) -> list[tuple[str, str]]:
+        return self._open_connection().execute("SELECT story, lease FROM effects").fetchall()
+
+
+class _Connection(sqlite3.Connection):
+    fails: Callable[[], bool] = staticmethod(never)
+
+    def cursor(self, *_: Any) -> sqlite3.Cursor:
+        return super().cursor(_Cursor)
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        _may_fail(self, sql)
+        return super().execute(sql, *values)
+
+    def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        _may_fail(self, sql)
+        return super().executemany(sql, *values)
+
+
+class _Cursor(sqlite3.Cursor):
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        _may_fail(self.connection, sql)
+        return super().execute(sql, *values)
+
+
+def _may_fail(connection: Any, sql: str) -> None:
+    # A rollback is not made to fail: where SQLite cannot go on it has rolled back by itself.
+    if not sql.startswith("ROLLBACK") and connection.fails():
+        raise sqlite3.OperationalError("disk I/O error")

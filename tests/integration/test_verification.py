@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from conquiet.errors import JobConfigError, StaleLeaseError, StoreUnavailableError
+from conquiet.errors import JobConfigError, QueueConnectionError, StaleLeaseError, StoreUnavailableError
 from conquiet.jobs import JobStore, open_store
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.testing.verification import Finding, verify
@@ -68,6 +68,8 @@ def test_a_server_that_is_away_is_an_error_in_one_line_without_its_password() ->
     with pytest.raises(StoreUnavailableError, match="cannot be reached") as caught:
         verify("postgresql://me:hunter2@127.0.0.1:1/none")
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(QueueConnectionError, match="cannot be reached"):
+        verify("redis://:hunter2@127.0.0.1:1/0")
     with pytest.raises(JobConfigError, match="cannot be verified"):
         verify("mysql://here")
 

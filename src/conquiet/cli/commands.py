@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from conquiet import __version__
-from conquiet.cli import doctor, enqueueing, jobs, metrics, migration, pipeline, reconcile, stream, worker
+from conquiet.cli import (
+    doctor,
+    enqueueing,
+    jobs,
+    metrics,
+    migration,
+    pipeline,
+    reconcile,
+    stream,
+    verification,
+    worker,
+)
 from conquiet.cli.exits import MEANINGS, Exit
 from conquiet.cli.output import session
 
@@ -27,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _room in (doctor, migration, enqueueing, worker, metrics):
+for _room in (doctor, migration, enqueueing, worker, metrics, verification):
     _room.add_to(app)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(stream.app, name="stream")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from conquiet.errors import QueueConnectionError, redact
 from conquiet.queue import connect
 from conquiet.testing.verification.corner import store_corner
 from conquiet.testing.verification.findings import Finding, Verdict, examined
@@ -30,6 +31,7 @@ def verify(
 
     if dsn.partition(":")[0] in ("redis", "rediss", "unix"):
         with connect(dsn) as redis:
+            _ping(redis)
             streams = StreamChecks(redis, dsn, work, kills)
             try:
                 for finding in (*examined(streams.checks()), *streams.notes()):
@@ -41,3 +43,12 @@ def verify(
             for finding in examined(job_checks(store, work, kills)):
                 found(finding)
     return Verdict(tuple(findings))
+
+
+def _ping(redis: Any) -> None:
+    from redis.exceptions import RedisError
+
+    try:
+        redis.ping()
+    except RedisError as error:
+        raise QueueConnectionError(f"the server cannot be reached: {redact(str(error))}") from error

@@ -106,7 +106,8 @@ def told_to_end(dsn: str, point: str, times: int) -> int:
         held.wait_for("ready")
         if point == "claim":
             held.wait_for("at claim")
-        ids = [store.enqueue("plain" if point == "ack" else "effect", {"n": n}).id for n in range(2)]
+        # Both at once: the worker may hold SQLite's only lock as soon as it has one.
+        ids = store.enqueue_many("plain" if point == "ack" else "effect", [{"n": 0}, {"n": 1}])
         if point != "claim":
             held.wait_for(f"at {point}")
         for number in range(1, times + 1):

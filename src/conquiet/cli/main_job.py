@@ -200,6 +200,7 @@ def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, sample: 
         checkpoint=str(out / "checkpoint"),
         retry_jobs=RetryJobs(jobs_dsn, QUEUE),
         rules=SAMPLE_RULES,
+        name="reconciliation",
         as_of=lambda: sample.judged_at(next(ends) / entries),
         trigger={"availableNow": True},
     )

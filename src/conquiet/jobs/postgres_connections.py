@@ -27,6 +27,13 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+# UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it, and PostgreSQL,
+# left alone, plans it anew each time. And the server shall notice a worker whose machine is gone: until then the rows of
+# its transaction are locked, and nobody else can claim them. (Over a Unix socket these have no effect.)
+_SETS = (
+    "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan; "
+    "SET tcp_keepalives_idle TO 10; SET tcp_keepalives_interval TO 5; SET tcp_keepalives_count TO 3"
+)
 _INHERITED: list[Any] = []  # a parent's connections, kept alive untouched in its fork
 
 
@@ -80,10 +87,7 @@ class PostgresConnections:
         try:
             settings: dict[str, Any] = {**_CONNECTION, **conninfo_to_dict(self.dsn), "autocommit": True}
             connection = yield Call(lambda: connect(**settings))
-            # UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it,
-            # and PostgreSQL, left alone, plans it anew each time.
-            sets = "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan"
-            yield from self._first_step(connection, Call(connection.execute, sets))
+            yield from self._first_step(connection, Call(connection.execute, _SETS))
             return connection
         except psycopg.Error as error:
             unreachable = without_password(error)

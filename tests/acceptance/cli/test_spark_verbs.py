@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -100,14 +101,18 @@ def test_a_stream_is_judged_goes_on_where_it_was_and_stops_at_sigterm(runs: Runs
         with runs.shell.start(*STREAM.split()) as process:
             assert process.stderr is not None
             for line in process.stderr:  # it has to be seen working before it is told to stop
-                if re.search(
-                    r" batch \d+: [1-9]", line
-                ):  # the first run may have ended with one without rows
+                # The first run may have ended with a batch without rows.
+                if re.search(r" batch \d+: [1-9]", line):
                     break
+            queue = RedisStreamsQueue(client, QueueConfig("reports", "spark", "me"))
+            deadline = time.monotonic() + 200
+            while queue.backlog_stats().pending:  # a batch is acknowledged when the next one begins
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.1)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=500)
             assert process.returncode == 0, err
-        assert RedisStreamsQueue(client, QueueConfig("reports", "spark", "me")).backlog_stats().pending == 0
     assert json.loads(out)["verdicts"] == runs.truth["first"]
     with open_store(runs.shell.environment["DATABASE_URL"]) as store:
         assert store.stats()["reconciliation"].delayed == json.loads(out)["rows"]["retries"] > 0

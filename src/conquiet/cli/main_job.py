@@ -45,7 +45,7 @@ __all__ = ["REPORTS", "main", "run_sample"]
 REPORTS = 50_000
 _STREAM, _GROUP = "reports", "reconciliation"
 # How many micro-batches, unless they were small: each has its line on the terminal, and its day on the page.
-_BATCHES, _BATCH = 6, 5_000
+_BATCHES, _BATCH = 5, 5_000
 _MADE = ("verdicts", "trust", "alerts", "retries", "quarantine", "attempts", "_aside", "checkpoint")
 _console = Console(highlight=False, soft_wrap=True)
 

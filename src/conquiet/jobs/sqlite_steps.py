@@ -27,8 +27,8 @@ from conquiet.jobs.rows import (
     on_grid,
     ready_place,
 )
-from conquiet.jobs.sqlite_connection import commits_by_itself, connected, read_only
 from conquiet.jobs.wakeups import Wakeups
+from conquiet.sqlite_files import commits_by_itself, connected, read_only
 
 __all__ = ["SqliteSteps"]
 

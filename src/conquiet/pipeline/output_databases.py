@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
@@ -17,7 +16,6 @@ from conquiet.errors import (
     StoreUnavailableError,
     redact,
 )
-from conquiet.jobs.sqlite_connection import connected
 from conquiet.pipeline.output_tables import (
     TABLES,
     OutputTable,
@@ -27,6 +25,7 @@ from conquiet.pipeline.output_tables import (
     staging_name,
 )
 from conquiet.redaction import redact_dsn
+from conquiet.sqlite_files import opened, transaction
 
 if TYPE_CHECKING:
     import psycopg
@@ -142,7 +141,7 @@ class SqliteOutputs:
     path: str
 
     def prepare(self, run: str) -> None:
-        with self._opened() as connection, _transaction(connection, "prepare the tables"):
+        with opened(self.path) as connection, transaction(connection, "prepare the tables"):
             for table in TABLES:
                 connection.execute(creation(table, _SQLITE_TYPES))
                 columns = ", ".join(table.columns)
@@ -157,7 +156,7 @@ class SqliteOutputs:
         rows = 0
         places = ", ".join("?" for _ in table.columns)
         command = f"INSERT INTO {staging_name(table, run)} VALUES ({places})"  # noqa: S608 - our own names
-        with self._opened() as connection:
+        with opened(self.path) as connection:
             for batch in batches:
                 columns = (
                     # SQLite has no times: as SQLAlchemy writes them, in UTC and without a zone.
@@ -166,13 +165,13 @@ class SqliteOutputs:
                     ).to_pylist()
                     for column, kind in zip(batch.columns, table.columns.values(), strict=True)
                 )
-                with _transaction(connection, f"stage {table.name}"):
+                with transaction(connection, f"stage {table.name}"):
                     connection.executemany(command, zip(*columns, strict=True))
                 rows += batch.num_rows
         return rows
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
-        with self._opened() as connection, _transaction(connection, "publish"):
+        with opened(self.path) as connection, transaction(connection, "publish"):
             for table in TABLES:
                 found = connection.execute(staged_count(table, run)).fetchone()
                 _check_staged(table, found, rows[table.name])
@@ -180,31 +179,9 @@ class SqliteOutputs:
                 connection.execute(statement)
 
     def discard(self, run: str) -> None:
-        with self._opened() as connection, _transaction(connection, "discard"):
+        with opened(self.path) as connection, transaction(connection, "discard"):
             for table in TABLES:
                 connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = connected(self.path, "FULL")
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"sqlite:///{self.path} cannot be opened: {error}") from error
-        with closing(connection):
-            yield connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(f"{what}: SQLite: {error}. Nothing was entered") from error
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 def _check_staged(table: OutputTable, found: tuple[int] | None, rows: int) -> None:

@@ -5,19 +5,16 @@ SQLite has one writer at a time, so a task takes the lock for each Arrow batch, 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from conquiet.clock import SYSTEM_CLOCK
-from conquiet.errors import StoreUnavailableError
 from conquiet.jobs.rows import on_grid
-from conquiet.jobs.sqlite_connection import connected
 from conquiet.pipeline.job_sink import staging_lost
 from conquiet.pipeline.sink_options import JobOptions
 from conquiet.pipeline.sinks import Batch
+from conquiet.sqlite_files import opened, transaction
 
 if TYPE_CHECKING:
     from pyarrow import Array
@@ -33,16 +30,19 @@ class SqliteStaging:
         self._synchronous = setting.removeprefix("synchronous=") or "FULL"
 
     def prepare(self) -> None:
-        with self._opened() as connection, _transaction(connection, "prepare"):
+        with (
+            opened(self._path, self._synchronous) as connection,
+            transaction(connection, "prepare the staging of jobs"),
+        ):
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
 
     def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
         rows = 0
-        with self._opened() as connection:
+        with opened(self._path, self._synchronous) as connection:
             for part in columns:
                 values = zip(*(column.to_pylist() for column in part), strict=True)
-                with _transaction(connection, "stage"):
+                with transaction(connection, "stage jobs"):
                     # With every part: the name of an attempt that goes on after its batch is over was removed.
                     connection.execute(_REGISTER, (attempt, batch.sink, batch.number, SYSTEM_CLOCK.time()))
                     connection.executemany(_STAGE, ((attempt, *row) for row in values))
@@ -50,7 +50,7 @@ class SqliteStaging:
         return rows
 
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
-        with self._opened() as connection, _transaction(connection, "publish"):
+        with opened(self._path, self._synchronous) as connection, transaction(connection, "publish jobs"):
             now = on_grid(SYSTEM_CLOCK.time())
             connection.execute("CREATE TEMP TABLE published AS SELECT 0 AS attempt WHERE 0")
             connection.executemany("INSERT INTO published VALUES (?)", ((attempt,) for attempt in attempts))
@@ -74,32 +74,10 @@ class SqliteStaging:
             connection.execute(_UNREGISTER_OVER, values)
 
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
-        with self._opened() as connection, _transaction(connection, "discard"):
+        with opened(self._path, self._synchronous) as connection, transaction(connection, "discard jobs"):
             for table in ("staging", "attempts"):
                 statement = f"DELETE FROM conquiet_spark_{table} WHERE attempt = ?"  # noqa: S608 - one of two names
                 connection.executemany(statement, ((attempt,) for attempt in attempts))
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = connected(self._path, self._synchronous)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(f"sqlite:///{self._path} cannot be opened: {error}") from error
-        with closing(connection):
-            yield connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(f"{what} jobs: SQLite: {error}. Nothing was changed") from error
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 _TABLES = """

@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 import sqlite3
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, make_url, select
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Table,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from conquiet.clock import SYSTEM_CLOCK, Parker
-from conquiet.errors import ReconcileConfigError
+from conquiet.errors import OutcomeUnknownError, ReconcileConfigError, StoreUnavailableError
 from conquiet.reconcile.models import Base
-from conquiet.redaction import misread_url
+from conquiet.redaction import misread_url, redact, redact_dsn
+from conquiet.sqlite_files import BUSY_SECONDS, set_wal
 
 __all__ = ["create_tables", "insert_or_ignore", "open_database"]
 
-_BUSY_SECONDS = 10.0  # how long a SQLite connection waits for another one's write lock
 _CREATING = 0x636F6E71_7265636F  # the advisory lock under which tables are created
 
 
 def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
     """Sessions on `sqlite:///file.db` or `postgresql://…`, with the tables in place.
 
-    The engine is `sessions.kw["bind"]`; `dispose()` it at the end.
+    The engine is `sessions.kw["bind"]`; `dispose()` it at the end. A database that is away or refuses is a
+    `StoreUnavailableError`, here and in everything that its sessions are used for.
     """
     url = _url(dsn)
     # Claims are somebody's business figures: they stay out of error texts.
     options: dict[str, Any] = {"hide_parameters": True, "pool_size": pool_size, "max_overflow": 2 * pool_size}
     if url.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": _BUSY_SECONDS}
+        options["connect_args"] = {"timeout": BUSY_SECONDS}
     else:
         options["pool_pre_ping"] = True  # a server may have been restarted since
     engine = create_engine(url, **options)
+    event.listen(engine, "handle_error", partial(_translate, redact_dsn(dsn)))
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
     try:
@@ -96,24 +108,18 @@ def _url(dsn: str) -> URL:
     )
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    try:
-        _set_wal(cursor)  # readers do not wait for the writer
-        cursor.execute("PRAGMA synchronous = FULL")  # what is committed survives the power switch
-        cursor.execute("PRAGMA foreign_keys = ON")
-    finally:
-        cursor.close()
+def _translate(where: str, context: ExceptionContext) -> None:
+    """Called by SQLAlchemy with every error of the driver's, those of connecting too."""
+    error = context.sqlalchemy_exception
+    if not isinstance(error, DBAPIError) or isinstance(error, DataError | IntegrityError):
+        return  # the values are wrong, not the database
+    what = f"{where}: {redact(str(context.original_exception)).strip()}"
+    if context.is_disconnect and context.connection is not None and context.statement is None:  # at COMMIT
+        raise OutcomeUnknownError(f"{what}. It may have been committed: read it to find out") from error
+    raise StoreUnavailableError(f"{what}. Nothing was committed") from error
 
 
-def _set_wal(cursor: sqlite3.Cursor) -> None:
-    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
-    deadline = SYSTEM_CLOCK.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
-                raise
-            Parker().park(0.01)
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    set_wal(connection)  # readers do not wait for the writer
+    connection.execute("PRAGMA synchronous = FULL")  # what is committed survives the power switch
+    connection.execute("PRAGMA foreign_keys = ON")

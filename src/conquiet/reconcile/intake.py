@@ -27,7 +27,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.errors import IntakeBusyError, KeyReusedError, PayloadError, ReportRefusedError, redact
+from conquiet.errors import (
+    IntakeBusyError,
+    KeyReusedError,
+    PayloadError,
+    ReportRefusedError,
+    StoreUnavailableError,
+    redact,
+)
 from conquiet.observe.exposition import exposition
 from conquiet.observe.reconcile_metrics import METRICS
 from conquiet.payload import decode
@@ -64,7 +71,11 @@ def create_app(
             Route("/health", intake.health, methods=["GET"]),
             Route("/metrics", intake.metrics, methods=["GET"]),
         ],
-        exception_handlers={HTTPException: _http_error, SQLAlchemyError: _storage_error},
+        exception_handlers={
+            HTTPException: _http_error,
+            StoreUnavailableError: _storage_error,
+            SQLAlchemyError: _storage_error,  # of a caller's own sessions
+        },
         lifespan=lifespan,
     )
 

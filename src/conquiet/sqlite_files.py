@@ -1,0 +1,78 @@
+"""SQLite files as every room wants them: WAL, the chosen durability, patient with other processes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from conquiet.clock import SYSTEM_CLOCK, Parker
+from conquiet.errors import StoreUnavailableError
+
+__all__ = ["BUSY_SECONDS", "commits_by_itself", "connected", "opened", "read_only", "set_wal", "transaction"]
+
+BUSY_SECONDS = 10.0  # how long to wait for another process's write lock
+
+
+def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
+    """A connection, after the statements in `begin`."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+    try:
+        set_wal(connection)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        for statement in begin:
+            connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_only(path: str) -> sqlite3.Connection:
+    """For a look at a file that may not be ours: nothing of it is changed, its journal mode neither."""
+    return sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+
+
+@contextmanager
+def opened(path: str, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+    """A connection for one piece of work; that there is none is an error of ours."""
+    try:
+        connection = connected(path, synchronous)
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(f"sqlite:///{path} cannot be opened: {error}") from error
+    with closing(connection):
+        yield connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
+    """All of it or nothing, with the write lock from its begin."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(f"{what}: SQLite: {error}. Nothing was changed") from error
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def set_wal(connection: sqlite3.Connection) -> None:
+    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
+    deadline = SYSTEM_CLOCK.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
+                raise
+            Parker().park(0.01)
+
+
+def commits_by_itself(connection: sqlite3.Connection) -> bool:
+    if connection.in_transaction:
+        return False
+    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True

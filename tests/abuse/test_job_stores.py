@@ -11,7 +11,7 @@ import pytest
 
 from conquiet import Conquiet
 from conquiet.embedded import PostgresServer
-from conquiet.errors import JobConfigError, PayloadError, redact
+from conquiet.errors import JobConfigError, PayloadError, StoreUnavailableError, redact
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, NewJob, open_store
 from conquiet.payload import PayloadLimits
 from tests.abuse.corpus import CANARY, corpus, deep, huge
@@ -241,6 +241,21 @@ def test_a_damaged_row_is_failed_with_the_reason_and_its_neighbours_are_served(j
             if job.id not in seen:
                 assert (job.error or "").startswith("its payload cannot be read: ")
                 assert job.lease is None
+
+
+@pytest.mark.parametrize("job_dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["correlation_id", "error", "attempts"])
+def test_a_text_that_is_none_is_an_error_of_ours(job_dsn: str, column: str) -> None:
+    """SQLite takes any bytes for a text. Nothing is claimed then, and with the row mended all is served."""
+    damage = f"UPDATE conquiet_jobs SET {column} = CAST(? AS text) WHERE id = ?"
+    with open_store(job_dsn) as store:
+        store.enqueue_many("q", [NewJob(GOOD, "first"), NewJob(GOOD, "bad")])
+        execute_many(job_dsn, damage, [(b"\xff", "bad")])
+        for call in (store.list, lambda: store.get("bad"), lambda: store.claim("q", limit=2)):
+            with pytest.raises(StoreUnavailableError, match="UTF-8"):
+                call()
+        execute_many(job_dsn, damage, [(b"[]", "bad")])
+        assert [job.id for job in served(store, "q")] == ["first", "bad"]
 
 
 def test_a_job_can_name_only_a_task_that_the_app_has(job_dsn: str) -> None:

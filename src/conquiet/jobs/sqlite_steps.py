@@ -214,7 +214,7 @@ class SqliteSteps:
             return version
 
     def _read(self, name: str, **values: Any) -> list[Any]:
-        with self._lock:
+        with self._lock, self._translated(name):  # a text that is no UTF-8 is noticed when it is fetched
             return self._execute(_SQL[name], **values).fetchall()
 
     def _write(self, name: str, **values: Any) -> int:
@@ -277,7 +277,8 @@ class SqliteSteps:
         with self._lock:
             self._execute("BEGIN IMMEDIATE")
             try:
-                yield None
+                with self._translated(what):
+                    yield None
                 self._execute("COMMIT")
             except BaseException:
                 if self._connection is not None and self._connection.in_transaction:

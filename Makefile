@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
 #   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
 .DEFAULT_GOAL := help
-.PHONY: help run test conformance campaign reference lint bench lock clean core spark peers
+.PHONY: help run test conformance campaign reference simulate lint bench lock clean core spark peers
 
 VENV := .venv/bin/python
 BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen) --again "make $(MAKECMDGOALS)"

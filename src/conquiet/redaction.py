@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qsl, unquote
 
-__all__ = ["misread_url", "redact", "redact_dsn"]
+__all__ = ["impossible_host", "impossible_text", "misread_url", "printable", "redact", "redact_dsn"]
 
 # In two steps, each of them linear: texts of any size and origin go through here.
 _UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
@@ -35,20 +36,48 @@ def redact_dsn(dsn: str) -> str:
         start = _SCHEME_AND_USER.match(before)
         shown = start[0] if start else ""
         place = f"{shown}{'' if shown == before else ':***'}@{place}"
-    return "".join(char if char.isprintable() else "?" for char in place)
+    return printable(place)
+
+
+def printable(text: str) -> str:
+    """A text of anybody's on one line, without what would move a terminal's cursor or forge a line of a log."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def misread_url(url: str) -> str | None:
     """Why `url` must not be handed to a driver; None if it may.
 
     A password with / or @ in it, written as it is, ends in the place of the host or the port: a driver would ask name
-    servers for it, and quote it in its errors and its log.
+    servers for it, and quote it in its errors and its log. What no driver can send to anybody, each refuses in a way of
+    its own, or stops reading there.
     """
+    if impossible_text(unquote(url)):
+        return "it has a NUL or half a surrogate pair in it, which no name and no path can have"
     hosts = url.partition("://")[2].partition("/")[0]
     before, _, hosts = hosts.rpartition("@")
     if "@" in before:
         return "in a password, @ is written %40"
-    for host in hosts.partition("?")[0].split(","):
-        if not _HOST_AND_PORT.fullmatch(host):
-            return "its port is no number; in a password, / is written %2F, : %3A and @ %40"
+    places = hosts.partition("?")[0].split(",")
+    if not all(map(_HOST_AND_PORT.fullmatch, places)):
+        return "its port is no number; in a password, / is written %2F, : %3A and @ %40"
+    names = [unquote(place.rpartition(":")[0] or place) for place in places]
+    names += (value for name, value in parse_qsl(url.partition("?")[2]) if name == "host")
+    if any(map(impossible_host, names)):
+        return "no host can have that name: the parts between its dots have 1 to 63 characters each"
     return None
+
+
+def impossible_host(host: str) -> bool:
+    """Whether no name server could be asked for `host`: Python refuses it with an error that no driver expects."""
+    if host.startswith(("/", "@")):  # a socket on this machine, by its path
+        return impossible_text(host)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return True
+    return "\0" in host
+
+
+def impossible_text(text: str) -> bool:
+    """Whether no server and no file system could be given `text`."""
+    return "\0" in text or any("\ud800" <= char <= "\udfff" for char in text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,9 +12,34 @@ from pathlib import Path
 from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import StoreUnavailableError
 
-__all__ = ["BUSY_SECONDS", "commits_by_itself", "connected", "opened", "read_only", "set_wal", "transaction"]
+__all__ = [
+    "BUSY_SECONDS",
+    "commits_by_itself",
+    "connected",
+    "opened",
+    "read_only",
+    "rolled_back",
+    "set_wal",
+    "transaction",
+    "unusable_path",
+]
 
 BUSY_SECONDS = 10.0  # how long to wait for another process's write lock
+_log = logging.getLogger("conquiet.sqlite")
+
+
+def unusable_path(path: str) -> str | None:
+    """Why no file can have this path, and what to do; None if one may. SQLite's driver would raise a ValueError."""
+    if "\0" in path:
+        return "a path holds no NUL; write another, and not %00"
+    try:
+        os.fsencode(path)
+        os.path.abspath(path)
+    except UnicodeEncodeError:
+        return "it holds a lone surrogate, which no file name can; write it in characters that UTF-8 has"
+    except OSError as error:  # a path from the current folder, which was removed
+        return f"the current folder cannot be found ({error.strerror}); write an absolute path"
+    return None
 
 
 def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
@@ -55,8 +82,22 @@ def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise StoreUnavailableError(f"{what}: SQLite: {error}. Nothing was changed") from error
     finally:
+        rolled_back(connection)
+
+
+def rolled_back(connection: sqlite3.Connection) -> bool:
+    """Undo what is not committed. Never raises: there is an error already, which must be heard.
+
+    False if SQLite refused: then the connection is closed, which undoes it too.
+    """
+    try:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        _log.warning("ROLLBACK: %s. The connection is closed instead, which undoes the same", error)
+        connection.close()
+        return False
+    return True
 
 
 def set_wal(connection: sqlite3.Connection) -> None:

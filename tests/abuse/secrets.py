@@ -65,6 +65,10 @@ def broken_dsns(scheme: str, place: str, name: str) -> Iterator[str]:
         yield f"{scheme}://app@{place}/{name}?password={PASSWORD}{ending}"
     for broken in (f"{place}:port", f"{place}:99999999", "[::1", "nowhere.invalid", "127.0.0.1:1"):
         yield f"{scheme}://app:{PASSWORD}@{broken}/{name}"
+    for impossible in ("a..b", ".x", "x" * 64, f"{'x' * 64}.example", "a%00b", "a\0b", "\ud800"):
+        yield f"{scheme}://app:{PASSWORD}@{impossible}/{name}"
+    yield f"{scheme}://app:{PASSWORD}\0@{place}/{name}"
+    yield f"{scheme}://app:{PASSWORD}\ud800@{place}/{name}"
     for option in ("sslmode=nope", "nonsense=1", "sslrootcert=/nowhere", "passwrod=1"):
         yield f"{scheme}://app:{PASSWORD}@{place}/{name}?{option}"
     for start in (

@@ -29,6 +29,7 @@ from conquiet.queue import (
     connect_async,
 )
 from conquiet.reconcile import open_database
+from conquiet.redaction import impossible_text
 from tests.abuse.secrets import PASSWORD, broken_dsns, logged, unseen
 
 CONFIG = QueueConfig("orders", "billing", "alice")
@@ -143,7 +144,10 @@ def test_options_of_spark_sources_and_sinks() -> None:
         options: dict[str, Any] = {"url": dsn, "stream": "s", "group": "g", "consumer": "c"}
         unseen(PASSWORD, SourceOptions.parse(options), RetryJobs(dsn))
         unseen(PASSWORD, parsed({"url": dsn, "stream": "s"}, streaming=True))
-        unseen(PASSWORD, parsed({"dsn": dsn, "queue": "q"}, streaming=True))
+        try:
+            unseen(PASSWORD, parsed({"dsn": dsn, "queue": "q"}, streaming=True))
+        except ConquietError as error:
+            unseen(PASSWORD, error)
         for wrong in (
             {"dsn": dsn},
             {"url": dsn},
@@ -178,8 +182,10 @@ def test_the_command_even_when_it_shows_where_an_error_comes_from(
     postgres_server: PostgresServer, locked_redis: str
 ) -> None:
     """A sample: each verb gets another one of the broken DSNs, by flag or by variable."""
-    database = list(broken_dsns("postgresql", f"{postgres_server.host}:{postgres_server.port}", "jobs"))
-    redis = list(broken_dsns("redis", locked_redis, "0"))
+    postgres = f"{postgres_server.host}:{postgres_server.port}"
+    # No command line and no variable can hold the others.
+    database = [dsn for dsn in broken_dsns("postgresql", postgres, "jobs") if not impossible_text(dsn)]
+    redis = [dsn for dsn in broken_dsns("redis", locked_redis, "0") if not impossible_text(dsn)]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     for number, (*words, flag) in enumerate(COMMANDS):
         dsns = database if flag == "--dsn" else redis

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import decimal
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,18 @@ import pytest
 
 from conquiet import Conquiet
 from conquiet.embedded import PostgresServer
-from conquiet.errors import JobConfigError, PayloadError, StoreUnavailableError, redact
-from conquiet.jobs import Job, JobState, JobStore, JobWorker, NewJob, open_store
+from conquiet.errors import JobConfigError, PayloadError, redact
+from conquiet.jobs import (
+    Job,
+    JobState,
+    JobStore,
+    JobWorker,
+    NewJob,
+    migrate,
+    migration_plan,
+    open_async_store,
+    open_store,
+)
 from conquiet.payload import PayloadLimits
 from tests.abuse.corpus import CANARY, corpus, deep, huge
 from tests.abuse.database import execute, execute_many, tables
@@ -243,19 +256,35 @@ def test_a_damaged_row_is_failed_with_the_reason_and_its_neighbours_are_served(j
                 assert job.lease is None
 
 
-@pytest.mark.parametrize("job_dsn", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("column", ["correlation_id", "error", "attempts"])
-def test_a_text_that_is_none_is_an_error_of_ours(job_dsn: str, column: str) -> None:
-    """SQLite takes any bytes for a text. Nothing is claimed then, and with the row mended all is served."""
-    damage = f"UPDATE conquiet_jobs SET {column} = CAST(? AS text) WHERE id = ?"
-    with open_store(job_dsn) as store:
-        store.enqueue_many("q", [NewJob(GOOD, "first"), NewJob(GOOD, "bad")])
-        execute_many(job_dsn, damage, [(b"\xff", "bad")])
-        for call in (store.list, lambda: store.get("bad"), lambda: store.claim("q", limit=2)):
-            with pytest.raises(StoreUnavailableError, match="UTF-8"):
-                call()
-        execute_many(job_dsn, damage, [(b"[]", "bad")])
-        assert [job.id for job in served(store, "q")] == ["first", "bad"]
+@pytest.mark.parametrize("open_it", [open_store, migrate, migration_plan])
+def test_a_dsn_that_leads_nowhere_is_refused_before_anything_is_tried(
+    folder: Path, open_it: Callable[[str], Any]
+) -> None:
+    hosts = ["a..b", ".x", "x" * 64, "x" * 300]
+    impossible = [
+        *(f"postgresql://user:s3cret@{host}:1/jobs" for host in hosts),
+        *(f"postgresql://user:s3cret@/jobs?host={host}&port=1" for host in hosts),
+        "postgresql://user:s3cret\ud800@127.0.0.1:1/jobs",
+        f"sqlite:///{folder}/a%00b.db",
+        f"sqlite:///{folder}/a\0b.db",
+        f"sqlite:///{folder}/\ud800.db",
+    ]
+    for dsn in impossible:
+        with pytest.raises(JobConfigError) as refused:
+            open_it(dsn)
+        with pytest.raises(JobConfigError):
+            asyncio.run(open_async_store(dsn))
+        assert "s3cret" not in str(refused.value)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_relative_path_in_a_folder_that_is_gone_is_refused(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    os.chdir(gone)  # the fixture goes back
+    gone.rmdir()
+    with pytest.raises(JobConfigError, match="the current folder cannot be found .* write an absolute path"):
+        open_store("sqlite:///jobs.db")
 
 
 def test_a_job_can_name_only_a_task_that_the_app_has(job_dsn: str) -> None:

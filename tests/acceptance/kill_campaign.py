@@ -12,8 +12,8 @@ from pathlib import Path
 
 from conquiet.queue import QueueConfig, connect
 from conquiet.testing.history import History, Verdict, check, read_events
+from conquiet.testing.recording.streams import POINTS, RecordedQueue
 from tests.acceptance.fleet import Fleet, Worker
-from tests.acceptance.recorded import POINTS, RecordedQueue
 from tests.acceptance.worker import Effects, Work
 
 AT_RANDOM = "random"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from conquiet.embedded import RedisServer
+from conquiet.testing.recording.streams import POINTS
 from tests.acceptance.kill_campaign import AT_RANDOM, SLOTS, KillCampaign
-from tests.acceptance.recorded import POINTS
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
-from tests.faults.recovery import taken_over_after
+from tests.faults.recovery import double_valid_leases, taken_over_after
 
 
 @pytest.mark.campaign
@@ -30,7 +30,9 @@ def test_no_message_is_lost_however_often_consumers_are_killed(
         n=outcome.kills,
         lost=outcome.lost,
         doubled=len(outcome.numbers) - len(set(outcome.numbers)),
+        killed_at=dict(outcome.points),
         messages=messages,
+        double_valid_leases=double_valid_leases(outcome.verdict),
         taken_over_after_idle=percentiles(late),
     )
     outcome.verdict.raise_if_broken()

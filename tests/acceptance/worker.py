@@ -27,9 +27,9 @@ from conquiet.queue import (
 )
 from conquiet.queue.consuming import Consuming
 from conquiet.testing.history import History
+from conquiet.testing.recording.streams import AsyncRecordedConsumer, RecordedConsumer
 from tests.acceptance import broken_consumers
 from tests.acceptance.fleet import READY
-from tests.acceptance.recorded import AsyncRecordedConsumer, RecordedConsumer
 
 INTERVAL_MS = 50  # between two looks for stale messages
 

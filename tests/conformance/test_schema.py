@@ -16,6 +16,7 @@ from conquiet.jobs import (
     JobStore,
     SchemaVersionError,
     StoreUnavailableError,
+    migration_plan,
     open_store,
 )
 from conquiet.jobs import migrate as migrate_database
@@ -177,6 +178,45 @@ def test_down_to_nothing_and_up_again(
     assert store.migrate(0) == ["0002_notes (down)", "0001_jobs (down)"]
     assert source.open_dsn(database.dsn).list() == []  # an empty one again
     assert database.version() == 2
+
+
+TEXT_SCHEMA = "DROP TABLE conquiet_schema; CREATE TABLE conquiet_schema (version text)"
+DAMAGES = {
+    "empty": ("DELETE FROM conquiet_schema", "no row"),
+    "two rows": ("INSERT INTO conquiet_schema VALUES (1)", "several rows"),
+    "negative": ("UPDATE conquiet_schema SET version = -1", r"\(-1,\)"),
+    "two columns": ("ALTER TABLE conquiet_schema ADD COLUMN note int", r"\(1, None\)"),
+    "another table": (TEXT_SCHEMA, "no row"),
+    "a text": (f"{TEXT_SCHEMA}; INSERT INTO conquiet_schema VALUES ('one')", r"\('one',\)"),
+}
+
+
+@pytest.mark.parametrize(("damage", "found"), DAMAGES.values(), ids=DAMAGES)
+def test_a_schema_that_says_no_version_is_refused(
+    database: Database, source: Source, damage: str, found: str
+) -> None:
+    store = source.open_dsn(database.dsn)
+    store.enqueue(QUEUE, {}, id="a")
+    for statement in damage.split("; "):
+        database.execute(statement)
+    for refused in (
+        lambda: source.open_dsn(database.dsn),
+        lambda: migrate_database(database.dsn),
+        lambda: migration_plan(database.dsn),
+        lambda: store.migrate(),
+    ):
+        with pytest.raises(
+            SchemaVersionError, match=f"conquiet_schema with {found}, where .* restore it from a backup"
+        ) as said:
+            refused()
+        assert "postgres:" not in str(said.value).replace("postgres:***", "")
+    assert store.get("a") is not None
+
+
+def test_down_to_nothing_where_there_is_nothing(database: Database, source: Source) -> None:
+    assert migrate_database(database.dsn, 0) == []
+    assert source.open_dsn(database.dsn).list() == []
+    assert database.version() == 1
 
 
 @pytest.mark.parametrize("target", [-1, 2, True, "1", 1.0])

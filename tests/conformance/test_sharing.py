@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from conquiet.flow import run
 from conquiet.jobs import JobError, JobWorker, OutcomeUnknownError, migrate, open_async_store, open_store
 from conquiet.jobs.listener import is_quiet
+from tests.faults.figures import Record
 
 QUEUES = ("a", "b")
 
@@ -132,7 +133,8 @@ def test_asyncio_handlers_with_transactions_do_not_wait_for_each_others_threads(
         assert time.monotonic() - began < 5
 
 
-def test_a_fork_uses_connections_of_its_own_or_refuses(durable_dsn: str) -> None:
+@pytest.mark.campaign
+def test_a_fork_uses_connections_of_its_own_or_refuses(durable_dsn: str, record_figure: Record) -> None:
     with open_store(durable_dsn) as store:
         store.enqueue("a", {"from": "parent"})
         pids = []
@@ -151,7 +153,15 @@ def test_a_fork_uses_connections_of_its_own_or_refuses(durable_dsn: str) -> None
             pids.append(pid)
         ends = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
         arrived = store.stats("a")["a"].ready
-        assert (ends, arrived) == (({2}, 1) if durable_dsn.startswith("sqlite") else ({0}, 61))
+        refuses = durable_dsn.startswith("sqlite")
+        record_figure(
+            f"{store.capabilities.name}: fork after connect, the child uses the parent's store",
+            n=len(pids),
+            lost=(1 if refuses else 61) - arrived,
+            the_child="is refused" if refuses else "connects anew",
+            whole=True,
+        )
+        assert (ends, arrived) == (({2}, 1) if refuses else ({0}, 61))
 
 
 def test_the_callers_row_factory_is_its_own_affair(durable_dsn: str) -> None:

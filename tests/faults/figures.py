@@ -1,13 +1,16 @@
 """The figures of a run: what was done, how often, what was lost. A pytest plugin.
 
 A fault test asks for `record_figure` and says its own; all are told at the end of the run and kept in
-build/reliability.json. A figure of a full campaign is not replaced by one of a twentieth.
+build/reliability.json, each with its test and its day. A figure of a full campaign is not replaced by one of a
+twentieth. What a test no longer says, and what was said by a test that is gone, is not kept.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +20,77 @@ from tests import campaign
 
 RESULTS = "build/reliability.json"
 Record = Callable[..., None]
-_WORTH_A_BOUND = 5  # below that, "less than 60 %" would be all there is to say
 
 
 class Figures:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._path = root / RESULTS
+        self._said: dict[str, set[str]] = defaultdict(set)  # by test, in this run
         self.lines: list[str] = []
 
-    def record(self, fault: str, *, n: int, lost: int = 0, doubled: int = 0, **more: Any) -> None:
-        """`n` times this fault: so many were lost, so many effects happened twice, and what else there is to say."""
-        figure = {"n": n, "lost": lost, "doubled": doubled, **more}
-        bound = "" if lost or n < _WORTH_A_BOUND else f", 95 % bound {bound_of(n)}"
+    def record(
+        self,
+        test: str,
+        fault: str,
+        *,
+        n: int,
+        lost: int = 0,
+        doubled: int = 0,
+        whole: bool = False,
+        **more: Any,
+    ) -> None:
+        """`n` times this fault: so many were lost, so many effects happened twice, and what else there is to say.
+
+        `whole`: the test is of one size, and does not make it a twentieth outside of campaigns.
+        """
         said = "".join(f", {name.replace('_', ' ')} {value}" for name, value in more.items())
-        self.lines.append(f"{fault}: n {n:,}, lost {lost}, double effects {doubled}{bound}{said}")
-        kept = json.loads(self._path.read_text()) if self._path.exists() else {}
-        if campaign.FULL or not kept.get(fault, {}).get("full"):
-            kept[fault] = {**figure, "full": campaign.FULL}
+        self.lines.append(
+            f"{fault}: n {n:,}, lost {lost:,}, double effects {doubled}, 95 % bound {bound_of(n, lost)}{said}"
+        )
+        self._said[test].add(fault)
+        kept, full = self._kept(), whole or campaign.FULL
+        if full or not kept.get(fault, {}).get("full"):
+            day = f"{datetime.now(UTC):%Y-%m-%d}"
+            kept[fault] = {
+                "n": n,
+                "lost": lost,
+                "doubled": doubled,
+                **more,
+                "full": full,
+                "test": test,
+                "day": day,
+            }
+        self._keep(kept)
+
+    def drop_stale(self) -> None:
+        """At the end of a run: what its tests have said under other names before, and what nobody says any more."""
+        if self._said:
+            self._keep(
+                {fault: figure for fault, figure in self._kept().items() if self._is_said(fault, figure)}
+            )
+
+    def _is_said(self, fault: str, figure: dict[str, Any]) -> bool:
+        test = figure.get("test", "")
+        file, _, name = test.partition("[")[0].partition("::")
+        path = self._root / file
+        return (
+            fault in self._said.get(test, {fault})
+            and path.is_file()
+            and f"def {name}(" in path.read_text("utf-8")
+        )
+
+    def _kept(self) -> dict[str, dict[str, Any]]:
+        return json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
+
+    def _keep(self, kept: dict[str, dict[str, Any]]) -> None:
         self._path.parent.mkdir(exist_ok=True)
-        self._path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        self._path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
-def bound_of(n: int) -> str:
-    """What cannot be excluded with 95 % confidence after `n` trials without a loss: 3/n."""
-    return f"{3 / n:.2%}"
+def bound_of(n: int, lost: int = 0) -> str:
+    """What cannot be excluded with 95 % confidence after `n` trials without a loss: 3/n. After three it is nothing."""
+    return "none" if lost else f"3/{n:,} = {3 / n:.2%}" if n > 3 else f"3/{n}: nothing can be excluded"
 
 
 def percentiles(seconds: Sequence[float]) -> str:
@@ -53,7 +103,11 @@ def percentiles(seconds: Sequence[float]) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_FIGURES] = Figures(config.rootpath / RESULTS)
+    config.stash[_FIGURES] = Figures(config.rootpath)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[_FIGURES].drop_stale()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -65,8 +119,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def record_figure(pytestconfig: pytest.Config) -> Record:
-    return pytestconfig.stash[_FIGURES].record
+def record_figure(request: pytest.FixtureRequest) -> Record:
+    figures, test = request.config.stash[_FIGURES], request.node.nodeid
+    return lambda fault, **figure: figures.record(test, fault, **figure)
 
 
 _FIGURES = pytest.StashKey[Figures]()
@@ -75,14 +130,14 @@ _FIGURES = pytest.StashKey[Figures]()
 def table(path: Path) -> str:
     """The kept figures as rows of docs/reliability.md: `python -m tests.faults.figures`."""
     rows = []
-    for fault, figure in sorted(json.loads(path.read_text()).items()):
+    for fault, figure in sorted(json.loads(path.read_text("utf-8")).items()):
         n, lost = figure["n"], figure["lost"]
-        bound = "–" if lost or n < _WORTH_A_BOUND else bound_of(n)
+        bound = f"{3 / n:.2%}" if n > 3 and not lost else "–"
         size = "" if figure["full"] else " (a twentieth)"
-        rows.append(f"| {fault}{size} | {n:,} | {lost:,} | {figure['doubled']} | {bound} |")
-    return "\n".join(
-        ["| fault | n | lost | double effects | 95 % bound |", "| --- | --- | --- | --- | --- |", *rows]
-    )
+        rows.append(
+            f"| {fault}{size} | {n:,} | {lost:,} | {figure['doubled']} | {bound} | {figure.get('day', '')} |"
+        )
+    return "\n".join(["| fault | n | lost | double effects | 95 % bound | day |", "| --- " * 6 + "|", *rows])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ PATIENCE = 60.0
 class HeldWorker:
     """None outlives its block."""
 
-    def __init__(self, dsn: str, point: str, lease_ttl: float) -> None:
-        orders = {"dsn": dsn, "point": point, "lease_ttl": lease_ttl}
+    def __init__(self, dsn: str, point: str, lease_ttl: float, history: str, stops: int = 1) -> None:
+        orders = {"dsn": dsn, "point": point, "lease_ttl": lease_ttl, "history": history, "stops": stops}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.held_worker", json.dumps(orders)],
             cwd=ROOT,

@@ -3,12 +3,14 @@
     python -m tests.faults.held_worker '{"dsn": …, "point": "commit", …}'
 
 claim       before it asks for jobs
+idle        it has asked, there was nothing, and it waits for work; told of a second SIGTERM it stands still in the first
 handler     in the handler, before its effect
 heartbeat   before a heartbeat is sent, while the handler waits
 ack         before the ack of a job without a transaction is sent
 commit      when effect and ack are in the transaction, before the COMMIT
 
 Its lines: `at <point>` (a line on its standard input lets it go on), `stop <n>` for each SIGTERM, its counts in the end.
+What it does with its jobs goes into the history that it is told of.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -24,8 +27,8 @@ from typing import Any
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobContext, JobWorker, open_store
 from conquiet.jobs.backend import Claim, Settlement
-
-POINTS = ("claim", "handler", "heartbeat", "ack", "commit")
+from conquiet.testing.history import History
+from conquiet.testing.recording.jobs import record
 
 
 def say(*words: object) -> None:
@@ -47,6 +50,12 @@ class Hold:
             sys.stdin.readline()
             self.event(about).set()
 
+    def announce(self, point: str) -> None:
+        """Say that it is there, the first time, and go on."""
+        if point == self._point and not self._held:
+            self._held.add("")
+            say("at", point)
+
     def event(self, about: str) -> threading.Event:
         return self.passed.setdefault(about, threading.Event())
 
@@ -64,7 +73,10 @@ class HeldBackend:
 
     def claim(self, claim: Claim) -> Flow[Any]:
         self._hold("claim")
-        return (yield from self._inner.claim(claim))
+        rows, more = yield from self._inner.claim(claim)
+        if not rows:
+            self._hold.announce("idle")
+        return rows, more
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[Any]:
         for job_id, _ in leases:
@@ -86,17 +98,21 @@ class HeldBackend:
 
 class ToldWorker(JobWorker):
     stops = 0
+    awaited = 1  # it stands still in the first SIGTERM until there were so many
 
     def stop(self) -> None:
         super().stop()
         self.stops += 1
         say("stop", self.stops)
+        while self.stops < self.awaited:
+            time.sleep(0.005)  # an idle worker would have ended before the second
 
 
-def main(dsn: str, point: str, lease_ttl: float) -> None:
+def main(dsn: str, point: str, lease_ttl: float, history: str, stops: int) -> None:
     hold = Hold(point)
 
     def effect(job: Job, context: JobContext) -> None:
+        recorded.begin_handling(job)
         hold("handler", job.id)
         if point == "heartbeat":
             hold.event(job.id).wait()
@@ -104,11 +120,15 @@ def main(dsn: str, point: str, lease_ttl: float) -> None:
 
     def plain(job: Job) -> None:
         """Its effect is its ack."""
+        recorded.begin_handling(job)
+        recorded.end_handling(job)
 
-    with open_store(dsn, max_lease_expiries=1_000) as store:
-        store.operations.backend = HeldBackend(store.operations.backend, hold)  # type: ignore[assignment]
+    with open_store(dsn, max_lease_expiries=1_000) as store, History(history) as written:
+        recorded = record(store, written)
+        store.operations.backend = HeldBackend(recorded, hold)  # type: ignore[assignment]
         handlers: dict[str, Any] = {"effect": effect, "plain": plain}
         worker = ToldWorker(store, handlers, lease_ttl=lease_ttl, concurrency=1, prefetch=0, worker="held")
+        worker.awaited = stops if point == "idle" else 1
         say("ready")
         say(json.dumps(asdict(worker.run())))
 

@@ -1,10 +1,10 @@
-"""What a history tells about recovery: how late a lost job was taken over, and how often its former holder was refused."""
+"""What a history tells: how late a lost job was taken over, how often its former holder was refused, two at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from conquiet.testing.history import read_events
+from conquiet.testing.history import Verdict, read_events
 
 _SETTLES = ("ack", "nack", "release", "bury")
 
@@ -30,9 +30,19 @@ def taken_over_after(history: Path) -> list[float]:
 
 
 def refused(history: Path) -> int:
-    """Settles and heartbeats that were refused: their holder was not the holder any more."""
-    names = (*_SETTLES, "heartbeat")
-    return sum(
-        event is not None and event.phase == "fail" and event.name in names
-        for _, event in read_events(history)
-    )
+    """Holders whom the store refused a settle or a heartbeat, because they were not the holder any more."""
+    settled: set[tuple[str | None, str | None]] = set()
+    stale: set[tuple[str | None, str | None]] = set()
+    for _, event in read_events(history):
+        if event is None or event.name not in (*_SETTLES, "heartbeat"):
+            continue
+        if event.phase == "ok" and event.name in _SETTLES:
+            settled.add((event.id, event.holder))
+        elif event.phase == "fail" and event.error is None:  # with an error, nobody could be asked
+            stale.add((event.id, event.holder))
+    return len(stale - settled)  # a heartbeat may come after the holder's own ack
+
+
+def double_valid_leases(*verdicts: Verdict) -> int:
+    """How often two held one item at the same moment of the server's clock."""
+    return sum(one.kind == "two-holders" for verdict in verdicts for one in verdict.violations)

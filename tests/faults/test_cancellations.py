@@ -201,7 +201,7 @@ def connections(dsn: str) -> tuple[int, int]:
 def test_the_consumer_cancelled_at_every_await(
     redis_url: str, redis_server: RedisServer, record_figure: Record
 ) -> None:
-    count = campaign_size(2_000)  # on each server there is
+    count = campaign_size(4_000)  # on each server there is: with the stores, 10,000 on one alone
     config = QueueConfig("cancelled", "group", "alice", block_ms=1_000)
 
     async def main() -> tuple[Sweep, set[str], set[str]]:

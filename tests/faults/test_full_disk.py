@@ -18,6 +18,7 @@ from tests.faults.small_disk import small_disk
 from tests.integration.jobs.background import until
 
 SETTINGS = QueueConfig("faults", "group", "alice")
+pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
 
 
 def text(kilobytes: int) -> str:
@@ -52,7 +53,7 @@ def test_full_disk_under_sqlite(tmp_path: Path, record_figure: Record) -> None:
             lost = len(set(added) - found) - 1
             counts = JobWorker(store, lambda job: None, queues="q").run_until_idle()
             states = {store.get(job_id).state for job_id in added}  # type: ignore[union-attr]
-        record_figure("disk full under SQLite", n=1, lost=lost)
+        record_figure("disk full under SQLite", n=1, lost=lost, whole=True)
         assert (lost, states, counts.succeeded) == (0, {JobState.SUCCEEDED}, len(added))
 
 
@@ -79,7 +80,7 @@ def test_full_disk_under_postgresql(tmp_path: Path, record_figure: Record) -> No
             lost = len(set(added) - found) - 1
             counts = JobWorker(store, lambda job: None, queues="q").run_until_idle()
             states = {store.get(job_id).state for job_id in added}  # type: ignore[union-attr]
-        record_figure("disk full under PostgreSQL", n=1, lost=lost)
+        record_figure("disk full under PostgreSQL", n=1, lost=lost, whole=True)
         assert (lost, states, counts.succeeded) == (0, {JobState.SUCCEEDED}, len(added))
 
 
@@ -123,7 +124,9 @@ def test_full_disk_under_redis(
             server.kill()
             server.start()
             found = {entry_id.decode() for entry_id, _ in client.xrange(SETTINGS.stream_key)}
-        record_figure(f"disk full under {redis_server.flavour}, appendfsync {fsync}", n=1, lost=lost)
+        record_figure(
+            f"disk full under {redis_server.flavour}, appendfsync {fsync}", n=1, lost=lost, whole=True
+        )
         assert lost == 0
         assert set(added) <= found
 

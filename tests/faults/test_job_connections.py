@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,18 +16,16 @@ from psycopg.conninfo import conninfo_to_dict
 from conquiet.errors import OutcomeUnknownError, StoreUnavailableError
 from conquiet.jobs import JobState, JobStore, JobWorker, NewJob, RetrySchedule, open_store
 from conquiet.testing.history import History, check, read_events
-from tests.acceptance.jobs.recorded import RecordedBackend, add_unwritten, record
+from conquiet.testing.recording.jobs import RecordedBackend, add_unwritten, record
+from conquiet.testing.wire import Cutting, PostgresFraming, Proxy
 from tests.campaign import campaign_size
-from tests.faults.cuts import Cutting
 from tests.faults.figures import Record
-from tests.faults.framing import PostgresFraming
-from tests.faults.proxy import Proxy
+from tests.faults.recovery import double_valid_leases
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects
 
-RETRY = RetrySchedule(
-    max_retries=1_000, base_seconds=0.0
-)  # a cut in the handler's own statement fails the handler
+# A cut before the COMMIT fails the attempt. Who enqueues says how often a job may fail.
+RETRY = RetrySchedule(max_retries=1_000, base_seconds=0.0)
 COMMIT, ACK, CLAIM, HEARTBEAT, INSERT = (
     "COMMIT",
     "SET state = 'Succeeded'",
@@ -116,7 +113,7 @@ class Enqueuing:
 def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
     postgres_dsn: str, proxy: Proxy, tmp_path: Path, record_figure: Record
 ) -> None:
-    cuts, seed = campaign_size(600), random.randrange(2**32)
+    cuts, seed = campaign_size(1_400), random.randrange(2**32)
     behind = through(proxy, postgres_dsn)
     words = [(proxy, word) for word in (COMMIT, ACK, COMMIT, CLAIM, ACK, INSERT, COMMIT, HEARTBEAT)]
     with open_store(postgres_dsn) as direct, History(tmp_path / "history") as history, ExitStack() as stack:
@@ -132,7 +129,7 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
                 *(store, by_isolation[isolation]), isolation=isolation, lease_ttl=TTL, concurrency=4
             )
             stack.enter_context(Running(worker))
-        producer = Enqueuing(stack.enter_context(open_store(behind)), history)
+        producer = Enqueuing(stack.enter_context(open_store(behind, retry=RETRY)), history)
 
         def open_jobs() -> int:
             return sum(
@@ -155,19 +152,23 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
     doubled_acks = sum(
         max(0, [a.outcome for a in job.attempts].count("succeeded") - 1) for job in jobs if job is not None
     )
+    verdict = check(tmp_path / "history", fenced=True)
     record_figure(
         "connections cut in COMMIT, ack, claim, heartbeat, enqueue of jobs (PostgreSQL)",
         n=cutting.count,
         lost=len(set(wanted) - set(numbers)) + sum(job is None for job in jobs),
         doubled=len(numbers) - len(set(numbers)) + doubled_acks,
         cut_points=cutting.points,
-        cut_in=dict(Counter(word for word, _ in cutting.made.elements())),
+        cut_in=cutting.by_word,
+        cut_in_commit_or_ack=cutting.within(COMMIT, ACK),
         unknown_outcomes_resolved=len(unknown) + producer.unknown + unwritten,
+        double_valid_leases=double_valid_leases(verdict),
         jobs=len(jobs),
         seed=seed,
     )
-    check(tmp_path / "history", fenced=True).raise_if_broken()
+    verdict.raise_if_broken()
     assert cutting.count == cuts
+    assert cutting.within(COMMIT, ACK) >= cuts * 6 // 10
     assert producer.named == producer.unknown
     assert [job for job in jobs if job is None or job.state is not JobState.SUCCEEDED] == []
     assert numbers == wanted  # every effect, and every one once
@@ -175,7 +176,10 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
     assert len(unknown) + producer.unknown + unwritten > 0
 
 
-def test_a_commit_at_one_byte_a_second_is_waited_for(postgres_dsn: str, proxy: Proxy) -> None:
+@pytest.mark.campaign
+def test_a_commit_at_one_byte_a_second_is_waited_for(
+    postgres_dsn: str, proxy: Proxy, record_figure: Record
+) -> None:
     """Ten times as long as the lease: heartbeats on another connection keep it."""
     with open_store(postgres_dsn) as direct, open_store(through(proxy, postgres_dsn)) as store:
         effects = Effects(direct)
@@ -190,13 +194,17 @@ def test_a_commit_at_one_byte_a_second_is_waited_for(postgres_dsn: str, proxy: P
             assert effects.numbers() == []
             until(lambda: effects.numbers() == [1])
             counts = running.stop()
+        record_figure(
+            "COMMIT of a job at 1 B/s, longer than its lease", n=1, lost=1 - counts.succeeded, whole=True
+        )
         assert (counts.succeeded, counts.lost, counts.claimed) == (1, 0, 1)
         assert [a.outcome for a in direct.get(job.id).attempts] == ["succeeded"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("side", ["command", "reply"])
 def test_a_commit_that_is_swallowed_keeps_its_job_until_the_connection_ends(
-    postgres_dsn: str, proxy: Proxy, side: Any
+    postgres_dsn: str, proxy: Proxy, side: Any, record_figure: Record
 ) -> None:
     """A black hole: nobody is told anything. The job's row is locked in the open transaction, or it is done."""
     with open_store(postgres_dsn) as direct, open_store(through(proxy, postgres_dsn)) as store:
@@ -223,6 +231,14 @@ def test_a_commit_that_is_swallowed_keeps_its_job_until_the_connection_ends(
             proxy.heal()
             until(lambda: direct.get(job.id).state is JobState.SUCCEEDED)
             counts = first.stop(), second.stop()
-        assert effects.numbers() == [1]
+        numbers = effects.numbers()
+        record_figure(
+            f"black hole: {'the answer to ' if side == 'reply' else ''}COMMIT of a job is swallowed",
+            n=1,
+            lost=1 - len(set(numbers)),
+            doubled=len(numbers) - len(set(numbers)),
+            whole=True,
+        )
+        assert numbers == [1]
         assert sum(count.succeeded for count in counts) == 1
         assert [a.outcome for a in direct.get(job.id).attempts].count("succeeded") == 1

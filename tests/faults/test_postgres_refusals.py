@@ -31,6 +31,7 @@ from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert
 
 RETRY = RetrySchedule(max_retries=1_000, base_seconds=0.01, max_seconds=0.05)
+pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
 
 
 def with_option(dsn: str, option: str) -> str:
@@ -79,7 +80,7 @@ def test_40001_serialization_failure(postgres_dsn: str, store: JobStore, record_
             stack.enter_context(Running(JobWorker(opened, count, queues="q", concurrency=3, lease_ttl=2.0)))
         until(lambda: store.stats("q")["q"].succeeded == jobs, 60)
     lost, failures = judge(store, ids), causes(store, ids)
-    record_figure("PostgreSQL 40001 serialization failure", n=len(failures), lost=lost)
+    record_figure("PostgreSQL 40001 serialization failure", n=len(failures), lost=lost, whole=True)
     assert effects.execute("SELECT n FROM counter") == [(jobs,)]
     assert effects.numbers() == list(range(jobs))
     assert any("could not serialize" in said for said in failures)
@@ -104,7 +105,7 @@ def test_40p01_deadlock(postgres_dsn: str, store: JobStore, record_figure: Recor
     with open_store(with_option(postgres_dsn, "deadlock_timeout=50ms"), retry=RETRY) as impatient:
         counts = JobWorker(impatient, transfer, queues="q").run_until_idle(wait_for_delayed=True)
     lost, failures = judge(store, ids), causes(store, ids)
-    record_figure("PostgreSQL 40P01 deadlock", n=len(failures), lost=lost)
+    record_figure("PostgreSQL 40P01 deadlock", n=len(failures), lost=lost, whole=True)
     assert [said.partition(":")[0] for said in failures] == ["DeadlockDetected"]
     assert (counts.succeeded, counts.failed) == (2, 1)
     assert effects.execute("SELECT n FROM account") == [(2,), (2,)]
@@ -142,7 +143,9 @@ def test_57p01_admin_shutdown(postgres_dsn: str, store: JobStore, record_figure:
         until(lambda: store_succeeded(admin) == jobs, 60)
     lost = judge(store, ids)
     numbers = effects.numbers()
-    record_figure("PostgreSQL 57P01 admin shutdown", n=ended, lost=lost, doubled=len(numbers) - jobs)
+    record_figure(
+        "PostgreSQL 57P01 admin shutdown", n=ended, lost=lost, doubled=len(numbers) - jobs, whole=True
+    )
     assert numbers == list(range(jobs))
     assert ended >= rounds
 
@@ -184,7 +187,7 @@ def test_57014_query_canceled(
     assert str(error).endswith("Nothing was changed")
     assert store.list() == before
     calls[operation]()
-    record_figure(f"PostgreSQL 57014 query canceled ({operation})", n=1)
+    record_figure(f"PostgreSQL 57014 query canceled ({operation})", n=1, whole=True)
 
 
 def test_53300_too_many_connections(record_figure: Record) -> None:
@@ -214,7 +217,7 @@ def test_53300_too_many_connections(record_figure: Record) -> None:
                 until(lambda: worker.counts.succeeded == 20, 60)
                 running.stop()
             lost = judge(opened, ids)
-        record_figure("PostgreSQL 53300 too many connections", n=refused + 1, lost=lost)
+        record_figure("PostgreSQL 53300 too many connections", n=refused + 1, lost=lost, whole=True)
         assert effects.numbers() == list(range(20))
 
 

@@ -27,12 +27,11 @@ from conquiet.queue import (
     connect,
 )
 from conquiet.testing.history import History, check
-from tests.acceptance.recorded import RecordedConsumer, RecordedQueue
+from conquiet.testing.recording.streams import RecordedConsumer, RecordedQueue
+from conquiet.testing.wire import Cutting, PostgresFraming, Proxy, RedisFraming
 from tests.campaign import campaign_size
-from tests.faults.cuts import Cutting
 from tests.faults.figures import Record
-from tests.faults.framing import PostgresFraming, RedisFraming
-from tests.faults.proxy import Proxy
+from tests.faults.recovery import double_valid_leases
 from tests.faults.test_job_connections import through
 from tests.integration.jobs.background import until
 
@@ -142,7 +141,7 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
     record_figure: Record,
     redis_server: RedisServer,
 ) -> None:
-    cuts, seed = campaign_size(200), random.randrange(2**32)  # on each server that there is
+    cuts, seed = campaign_size(400), random.randrange(2**32)  # on each server that there is
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")  # no key: a second one shows
         HandledEntries().create_table(connection)
@@ -177,30 +176,37 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
     per_number = Counter(n for _, n in effects)
     lost = producer.numbers - len(per_number)
     doubled = sum(entries.values()) - len(entries)
+    verdict = check(tmp_path / "history")
     record_figure(
         f"connections cut in XADD, XREADGROUP, XACK ({redis_server.flavour}) and COMMIT",
         n=cutting.count,
         lost=lost,
         doubled=doubled,
         cut_points=cutting.points,
+        cut_in=cutting.by_word,
+        cut_in_commit_or_ack=cutting.within("COMMIT", "XACK"),
+        double_valid_leases=double_valid_leases(verdict),
         messages=producer.numbers,
         consumers_ended=sum(consumers.ended_by.values()),
         xadd_unknown=producer.unknown.total(),
         of_these_in_the_stream_twice=sum(per_number.values()) - len(per_number),
         seed=seed,
     )
-    verdict = check(tmp_path / "history")
     # What a cut XADD has added nobody was told: the checker cannot have heard of it.
     silent = [v for v in verdict.violations if v.kind == "phantom"]
     assert [v for v in verdict.violations if v not in silent] == []
     assert len(silent) <= producer.unknown.total()
     assert cutting.count == cuts
+    assert cutting.within("COMMIT", "XACK") >= cuts * 6 // 10
     assert (lost, doubled) == (0, 0)
     for n, times in per_number.items():
         assert times <= 1 + producer.unknown[n]
 
 
-def test_an_xack_at_one_byte_a_second_is_waited_for(redis_url: str, redis_proxy: Proxy) -> None:
+@pytest.mark.campaign
+def test_an_xack_at_one_byte_a_second_is_waited_for(
+    redis_url: str, redis_proxy: Proxy, redis_server: RedisServer, record_figure: Record
+) -> None:
     with connect(f"redis://127.0.0.1:{redis_proxy.port}/0", socket_timeout=3.0) as client:
         queue = RedisStreamsQueue(client, settings("slow"))
         queue.enqueue({})
@@ -210,13 +216,22 @@ def test_an_xack_at_one_byte_a_second_is_waited_for(redis_url: str, redis_proxy:
         queue.ack(message)
         assert strike.done.is_set()
         assert time.monotonic() - began > 3.5
-        assert queue.backlog_stats().pending == 0  # on the same connection, whose replies are in order
+        pending = queue.backlog_stats().pending  # on the same connection, whose replies are in order
+        record_figure(f"{redis_server.flavour}: XACK at 1 B/s", n=1, lost=pending, whole=True)
+        assert pending == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("word", ["XADD", "XREADGROUP", "XACK"])
 @pytest.mark.parametrize("side", ["command", "reply"])
 def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
-    redis_url: str, redis_proxy: Proxy, word: str, side: Any, monkeypatch: pytest.MonkeyPatch
+    redis_url: str,
+    redis_proxy: Proxy,
+    redis_server: RedisServer,
+    word: str,
+    side: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    record_figure: Record,
 ) -> None:
     """A black hole: the client gives up by its own limit, says that the outcome is open, and goes on."""
     monkeypatch.setattr("conquiet.queue.exchange._GRACE_SECONDS", 0.2)
@@ -242,3 +257,10 @@ def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
         assert backlog.pending == 1 + (happened and word == "XREADGROUP") - (happened and word == "XACK")
         queue.ack(message)  # on a new connection; harmless if it was acknowledged
         assert direct.backlog_stats().pending == (happened and word == "XREADGROUP")
+        swallowed = f"the answer to {word}" if happened else word
+        rest = [*direct.claim_stale(0), *direct.read(100, 10)]
+        lost = {1, 2} - {one.payload["n"] for one in (message, *rest)}
+        record_figure(
+            f"{redis_server.flavour}: black hole, {swallowed} is swallowed", n=1, lost=len(lost), whole=True
+        )
+        assert lost == set()

@@ -23,6 +23,7 @@ from tests.faults.figures import Record
 
 STREAM, GROUP = "faults", "group"
 SETTINGS = QueueConfig(STREAM, GROUP, "alice", block_ms=100, claim_idle_ms=1)
+pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_oom(
     finally:
         client.config_set("maxmemory", 0)
     queue.enqueue({"n": 6})
-    record_figure(f"{server.flavour}: OOM", n=refused, lost=5 - len(found))
+    record_figure(f"{server.flavour}: OOM", n=refused, lost=5 - len(found), whole=True)
     assert found == [0, 1, 2, 3, 4]
     assert drained(queue) == [6]
 
@@ -100,7 +101,7 @@ def test_readonly(
     finally:
         client.execute_command("REPLICAOF", "NO", "ONE")
     found = drained(queue)
-    record_figure(f"{server.flavour}: READONLY", n=refused, lost=5 - len(found))
+    record_figure(f"{server.flavour}: READONLY", n=refused, lost=5 - len(found), whole=True)
     assert found == [0, 1, 2, 3, 4]
 
 
@@ -117,7 +118,7 @@ def test_nogroup(
     queue.ack(held)  # what is not pending is no error
     assert client.xinfo_groups(STREAM) == []
     found = drained(RedisStreamsQueue(client, SETTINGS))  # from the first entry on, as it says
-    record_figure(f"{server.flavour}: NOGROUP", n=refused, lost=5 - len(found))
+    record_figure(f"{server.flavour}: NOGROUP", n=refused, lost=5 - len(found), whole=True)
     assert found == [0, 1, 2, 3, 4]
 
 
@@ -136,7 +137,7 @@ def test_wrongtype(
     assert client.get(STREAM) == b"something else"
     client.rename("aside", STREAM)
     found = drained(queue)
-    record_figure(f"{server.flavour}: WRONGTYPE", n=refused, lost=5 - len(found))
+    record_figure(f"{server.flavour}: WRONGTYPE", n=refused, lost=5 - len(found), whole=True)
     assert found == [0, 1, 2, 3, 4]
 
 
@@ -164,7 +165,7 @@ def test_script_flush(
         over.set()
         thread.join()
     found = drained(queue)
-    record_figure(f"{server.flavour}: SCRIPT FLUSH", n=flushes, lost=205 - 100 - len(found))
+    record_figure(f"{server.flavour}: SCRIPT FLUSH", n=flushes, lost=205 - 100 - len(found), whole=True)
     assert len(found) == 105
     assert flushes > 10
 
@@ -193,7 +194,7 @@ def test_trimmed_while_pending(
     ]
     assert entries[0] in said
     found = drained(queue)
-    record_figure(f"{server.flavour}: stream trimmed while pending", n=1, lost=1, named_as_gone=1)
+    record_figure(f"{server.flavour}: stream trimmed while pending", n=1, lost=1, named_as_gone=1, whole=True)
     assert found == [2, 3, 4]
 
 
@@ -211,5 +212,7 @@ def test_deleted_while_pending(
     assert not client.exists(STREAM)
     again = RedisStreamsQueue(client, SETTINGS)
     again.enqueue({"n": 9})
-    record_figure(f"{server.flavour}: stream deleted while pending", n=1, lost=5, calls_refused=refused)
+    record_figure(
+        f"{server.flavour}: stream deleted while pending", n=1, lost=5, calls_refused=refused, whole=True
+    )
     assert drained(again) == [9]

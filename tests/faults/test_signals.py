@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
-from conquiet.jobs import JobState, JobStore, JobWorker, open_store
+from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, NewJob, open_store
+from conquiet.testing.history import History, Verdict, check
+from conquiet.testing.recording.jobs import RecordedBackend, add_unwritten, record
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
 from tests.faults.held import HeldWorker
+from tests.faults.recovery import double_valid_leases
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert
 
@@ -23,58 +29,125 @@ TTL = 0.5
 PAUSES = (0.98, 1.02, 6.0)  # of the lease
 AT_A_TIME = 16  # they mostly wait
 STORES = ("SQLite", "PostgreSQL")
-MakeDsn = Callable[[str, str], str]
+
+
+@dataclass(frozen=True)
+class Corner:
+    """Where a case has room for itself: they run side by side, and on SQLite one that is paused may hold the only lock."""
+
+    dsn: str
+    history: Path
+
+
+MakeCorner = Callable[[str, str], Corner]
 
 
 @pytest.fixture
-def make_dsn(postgres_dsn: str, tmp_path: Path) -> MakeDsn:
-    """A corner for each case: they run side by side, and on SQLite one that is paused may hold the only lock."""
-
-    def make(store: str, name: str) -> str:
+def make_corner(postgres_dsn: str, tmp_path: Path) -> MakeCorner:
+    def make(store: str, name: str) -> Corner:
+        history = tmp_path / f"{store}-{name}.history"
         if store == "SQLite":
-            return f"sqlite:///{tmp_path / name}.db"
+            return Corner(f"sqlite:///{tmp_path / name}.db", history)
         with psycopg.connect(postgres_dsn, autocommit=True) as admin:
             admin.execute(f"CREATE SCHEMA {name}")
-        return f"{postgres_dsn}?options={quote(f'-c search_path={name}')}"
+        return Corner(f"{postgres_dsn}?options={quote(f'-c search_path={name}')}", history)
 
     return make
 
 
-def settled(store: JobStore, ids: list[str], effects: Effects) -> int:
-    """After the fault: everything is done, once. How many jobs lost a lease on the way."""
-    jobs = [job for job in map(store.get, ids) if job is not None]
-    assert [job.state for job in jobs] == [JobState.SUCCEEDED] * len(ids)
-    for job in jobs:
-        assert [a.outcome for a in job.attempts].count("succeeded") == 1
-    assert effects.numbers() == sorted(job.payload["n"] for job in jobs if job.queue == "effect")
-    return sum(job.lease_expiries for job in jobs)
+@dataclass(frozen=True)
+class Case:
+    """A worker that is held at a point, and another one at hand; whatever they do is written into one history."""
+
+    store: JobStore
+    held: HeldWorker
+    history: History
+    recorded: RecordedBackend
+    effects: Effects
+    ids: list[str]
+
+    def enqueue(self, queue: str, *numbers: int) -> None:
+        ids = [f"job-{n}" for n in numbers]
+        with self.history.operation("enqueue", *ids):
+            self.store.enqueue_many(
+                queue, [NewJob({"n": n}, id=job_id) for n, job_id in zip(numbers, ids, strict=True)]
+            )
+        self.ids.extend(ids)
+
+    def other(self) -> Running:
+        handlers: dict[str, Any] = {"effect": self._effect, "plain": self._plain}
+        return Running(JobWorker(self.store, handlers, lease_ttl=TTL, worker="other"))
+
+    def _effect(self, job: Job, context: JobContext) -> None:
+        self.recorded.begin_handling(job)
+        insert(job, context)
+
+    def _plain(self, job: Job) -> None:
+        self.recorded.begin_handling(job)
+        self.recorded.end_handling(job)
+
+    def wait_until_done(self) -> None:
+        until(lambda: all(job.state is JobState.SUCCEEDED for job in self.jobs()), 60)
+
+    def jobs(self) -> list[Job]:
+        jobs = [job for job in map(self.store.get, self.ids) if job is not None]
+        assert len(jobs) == len(self.ids)
+        return jobs
+
+    def verdict(self) -> Verdict:
+        """After the fault: everything is done, once, and nobody held what another one held."""
+        jobs = self.jobs()
+        assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+        for job in jobs:
+            assert [a.outcome for a in job.attempts].count("succeeded") == 1
+        assert self.effects.numbers() == sorted(job.payload["n"] for job in jobs if job.queue == "effect")
+        add_unwritten(self.store, self.history, self.ids)
+        verdict = check(self.history.path, fenced=True)
+        verdict.raise_if_broken()
+        return verdict
+
+    def taken_over(self) -> int:
+        """How often a lease was lost on the way."""
+        return sum(job.lease_expiries for job in self.jobs())
 
 
-def paused(dsn: str, point: str) -> tuple[int, int, int]:
-    """One worker, paused at `point` in job after job; another one waits beside. Pauses, taken over, refused."""
-    with open_store(dsn, max_lease_expiries=1_000) as store, HeldWorker(dsn, point, TTL) as held:
+@contextmanager
+def case_at(point: str, corner: Corner, stops: int = 1) -> Iterator[Case]:
+    with (
+        History(corner.history) as history,
+        open_store(corner.dsn, max_lease_expiries=1_000) as store,
+        HeldWorker(corner.dsn, point, TTL, history.path, stops) as held,
+    ):
         effects = Effects(store)
         held.wait_for("ready")
-        ids = []
+        yield Case(store, held, history, record(store, history), effects, [])
+
+
+def paused(corner: Corner, point: str) -> tuple[int, int, int, int]:
+    """One worker, paused at `point` in job after job; another one waits beside.
+
+    How many pauses, jobs taken over, settles refused, and leases that were valid twice.
+    """
+    with case_at(point, corner) as case:
         for n, share in enumerate(PAUSES):
-            ids.append(store.enqueue("effect", {"n": n}).id)
-            held.wait_for(f"at {point}")
-            held.send(signal.SIGSTOP)
-            with Running(JobWorker(store, insert, queues="effect", lease_ttl=TTL, worker="other")):
+            case.enqueue("effect", n)
+            case.held.wait_for(f"at {point}")
+            case.held.send(signal.SIGSTOP)
+            with case.other():
                 time.sleep(share * TTL)
-                held.send(signal.SIGCONT)
-                held.go_on()
-                until(lambda job_id=ids[-1]: store.get(job_id).state is JobState.SUCCEEDED, 60)
-        held.send(signal.SIGTERM)
-        held.wait_for("stop 1")
-        counts = held.end()
-        return len(PAUSES), settled(store, ids, effects), counts["lost"]
+                case.held.send(signal.SIGCONT)
+                case.held.go_on()
+                case.wait_until_done()
+        case.held.send(signal.SIGTERM)
+        case.held.wait_for("stop 1")
+        counts = case.held.end()
+        return len(PAUSES), case.taken_over(), counts["lost"], double_valid_leases(case.verdict())
 
 
 @pytest.mark.campaign
 @pytest.mark.clause("J-26", "J-12", "J-10")
 def test_sigstop_of_a_lease_more_or_less_in_handler_heartbeat_and_commit(
-    make_dsn: MakeDsn, record_figure: Record
+    make_corner: MakeCorner, record_figure: Record
 ) -> None:
     rounds = campaign_size(10)
     cases = [
@@ -84,103 +157,112 @@ def test_sigstop_of_a_lease_more_or_less_in_handler_heartbeat_and_commit(
         for store in STORES
     ]
     with ThreadPoolExecutor(AT_A_TIME) as beside:
-        ends = list(beside.map(lambda c: paused(make_dsn(c[0], f"{c[1]}_{c[2]}"), c[1]), cases))
+        ends = list(beside.map(lambda c: paused(make_corner(c[0], f"{c[1]}_{c[2]}"), c[1]), cases))
     for store in STORES:
         own = [end for end, case in zip(ends, cases, strict=True) if case[0] == store]
-        pauses, taken_over, refused = (sum(column) for column in zip(*own, strict=True))
+        pauses, taken_over, refused, twice = (sum(column) for column in zip(*own, strict=True))
         record_figure(
             f"{store}: SIGSTOP of 0.98, 1.02 and 6 x TTL in handler, heartbeat, commit",
             n=pauses,
             jobs_taken_over=taken_over,
             stale_settles_refused=refused,
+            double_valid_leases=twice,
         )
         # Six leases long, in handler or heartbeat, is too long every time; what was done meanwhile was refused.
         assert taken_over >= 2 * rounds
         assert refused >= 2 * rounds
 
 
-def told_to_end(dsn: str, point: str, times: int) -> int:
-    """A worker told to end `times` times while it stands at `point`; then another one does what is left."""
-    with open_store(dsn, max_lease_expiries=1_000) as store, HeldWorker(dsn, point, TTL) as held:
-        effects = Effects(store)
-        held.wait_for("ready")
-        if point == "claim":
-            held.wait_for("at claim")
-        # Both at once: the worker may hold SQLite's only lock as soon as it has one.
-        ids = store.enqueue_many("plain" if point == "ack" else "effect", [{"n": 0}, {"n": 1}])
-        if point != "claim":
-            held.wait_for(f"at {point}")
+STEPS = ("idle", "claim", "handler", "heartbeat", "ack", "commit")
+
+
+def told_to_end(corner: Corner, point: str, times: int) -> tuple[int, int]:
+    """A worker told to end `times` times while it stands at `point`; then another one does what is left.
+
+    How many jobs there were, and leases that were valid twice.
+    """
+    before_work = point in ("idle", "claim")
+    queue = "plain" if point == "ack" else "effect"
+    with case_at(point, corner, times) as case:
+        if before_work:
+            case.held.wait_for(f"at {point}")
+        if point != "idle":
+            # Both at once: the worker may hold SQLite's only lock as soon as it has one.
+            case.enqueue(queue, 0, 1)
+        if not before_work:
+            case.held.wait_for(f"at {point}")
         for number in range(1, times + 1):
-            held.send(signal.SIGTERM)
-            held.wait_for(f"stop {number}")
+            case.held.send(signal.SIGTERM)
+            case.held.wait_for(f"stop {number}")
         # Told twice, it ends without waiting for a handler or a settlement. A claim has to be answered.
-        if times == 1 or point == "claim":
-            held.go_on()
-        counts = held.end()
-        handlers = {"effect": insert, "plain": lambda job: None}
-        with Running(JobWorker(store, handlers, lease_ttl=TTL, worker="other")):
-            until(lambda: all(store.get(job_id).state is JobState.SUCCEEDED for job_id in ids), 60)
-        if times == 1 and point != "claim":
+        if point != "idle" and (times == 1 or point == "claim"):
+            case.held.go_on()
+        counts = case.held.end()
+        if point == "idle":
+            case.enqueue(queue, 0, 1)
+        with case.other():
+            case.wait_until_done()
+        if times == 1 and not before_work:
             assert counts["succeeded"] == 1  # what had begun was finished, the other one was not begun
-        settled(store, ids, effects)
-        return len(ids)
+        return len(case.ids), double_valid_leases(case.verdict())
 
 
 @pytest.mark.campaign
 @pytest.mark.clause("J-22")
-def test_sigterm_once_and_twice_at_each_step(make_dsn: MakeDsn, record_figure: Record) -> None:
+def test_sigterm_once_and_twice_at_each_step(make_corner: MakeCorner, record_figure: Record) -> None:
     cases = [
         (store, point, times, n)
         for n in range(campaign_size(10))
-        for point in ("claim", "handler", "ack", "commit")
+        for point in STEPS
         for times in (1, 2)
         for store in STORES
     ]
 
-    def run(case: tuple[str, str, int, int]) -> int:
+    def run(case: tuple[str, str, int, int]) -> tuple[int, int]:
         store, point, times, n = case
-        return told_to_end(make_dsn(store, f"{point}_{times}_{n}"), point, times)
+        return told_to_end(make_corner(store, f"{point}_{times}_{n}"), point, times)
 
     with ThreadPoolExecutor(AT_A_TIME) as beside:
-        jobs = list(beside.map(run, cases))
+        ends = list(beside.map(run, cases))
     for store in STORES:
-        own = [count for count, case in zip(jobs, cases, strict=True) if case[0] == store]
+        own = [end for end, case in zip(ends, cases, strict=True) if case[0] == store]
+        jobs, twice = (sum(column) for column in zip(*own, strict=True))
         record_figure(
-            f"{store}: SIGTERM once and twice before claim, in handler, before ack, in commit",
+            f"{store}: SIGTERM once and twice while idle, before claim, in handler, heartbeat, ack, commit",
             n=len(own),
-            jobs=sum(own),
+            jobs=jobs,
+            double_valid_leases=twice,
         )
 
 
-def killed(dsn: str, point: str) -> tuple[float, float]:
+def killed(corner: Corner, point: str) -> tuple[float, float]:
     """How long after the end of the lease its job was taken over, by the store's clock, and after the kill was done."""
-    with open_store(dsn, max_lease_expiries=1_000) as store, HeldWorker(dsn, point, TTL) as held:
-        effects = Effects(store)
-        held.wait_for("ready")
-        job_id = store.enqueue("effect", {"n": 1}).id
-        held.wait_for(f"at {point}")
-        with Running(JobWorker(store, insert, queues="effect", lease_ttl=TTL, worker="other")):
-            held.send(signal.SIGKILL)
+    with case_at(point, corner) as case:
+        case.enqueue("effect", 1)
+        case.held.wait_for(f"at {point}")
+        with case.other():
+            case.held.send(signal.SIGKILL)
             began = time.monotonic()
-            until(lambda: store.get(job_id).state is JobState.SUCCEEDED, 60)
+            case.wait_until_done()
             lasted = time.monotonic() - began
-        assert settled(store, [job_id], effects) == 1
-        job = store.get(job_id)
-        assert job is not None
-        first, second = job.attempts
+        assert case.taken_over() == 1
+        case.verdict()
+        first, second = case.jobs()[0].attempts
         return (second.started_at - first.ended_at).total_seconds(), lasted
 
 
 @pytest.mark.campaign
 @pytest.mark.clause("J-22", "J-10")
 def test_a_killed_workers_job_is_taken_over_soon_after_its_lease(
-    make_dsn: MakeDsn, record_figure: Record
+    make_corner: MakeCorner, record_figure: Record
 ) -> None:
     cases = [(point, n) for n in range(campaign_size(40)) for point in ("handler", "commit")]
     for store in STORES:
         with ThreadPoolExecutor(2) as beside:  # it is about time: no crowd
             ends = list(
-                beside.map(lambda c, store=store: killed(make_dsn(store, f"kill_{c[0]}_{c[1]}"), c[0]), cases)
+                beside.map(
+                    lambda c, store=store: killed(make_corner(store, f"kill_{c[0]}_{c[1]}"), c[0]), cases
+                )
             )
         late, lasted = zip(*ends, strict=True)
         record_figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,19 @@ from conquiet.errors import JobConfigError, QueueConnectionError, StaleLeaseErro
 from conquiet.jobs import JobStore, open_store
 from conquiet.queue import QueueMessage, RedisStreamsQueue
 from conquiet.testing.verification import Finding, verify
+from conquiet.testing.verification import job_faults as job_faults_module
 from conquiet.testing.verification import jobs as job_checks
-from conquiet.testing.verification.findings import examined
+from conquiet.testing.verification.findings import Extent, examined
+from conquiet.testing.verification.job_faults import job_faults
+
+NO_FAULTS: dict[str, Any] = {"kills": 0, "cuts": 0, "signals": 0, "cancels": 0}
+REDIS_FIGURES = [
+    r"\d+ messages, 1 kills, 0 lost, \d+ delivered again; 95 % bound 3/1",
+    r"\d+ messages, 5 cuts at [45] kinds of place, 0 lost, \d+ handled again; 95 % bound 3/5 = 60.0%",
+    r"1 pauses, 1 taken over, 1 late ack_if_owner refused",
+    r"1 consumers, 1 messages finished, 0 pending, 0 lost",
+    r"10 cancelled at \d+ awaits of 4 calls, 0 lost",
+]
 
 
 def kinds(findings: tuple[Finding, ...]) -> list[str]:
@@ -30,11 +42,22 @@ def test_a_good_store_keeps_every_promise_and_is_left_as_it_was(
     with open_store(dsn) as store:
         store.enqueue("mine", {"n": 1}, id="mine")
     told: list[Finding] = []
-    verdict = verify(dsn, work=60, kills=2, tell=told.append)
+    verdict = verify(dsn, work=60, kills=1, cuts=5, signals=1, cancels=10, tell=told.append)
     assert verdict.ok, verdict.findings
     assert tuple(told) == verdict.findings
-    assert kinds(verdict.findings) == ["kept"] * 8
-    assert "60 jobs, 2 kills, 0 lost, 0 twice" in verdict.findings[-1].detail
+    assert kinds(verdict.findings) == ["kept"] * (11 if kind == "sqlite" else 12)
+    figures = {finding.name.partition(":")[0]: finding.detail for finding in verdict.findings}
+    assert re.search(r"\d+ jobs, 1 kills, 0 lost, 0 twice; 95 % bound 3/1", figures["workers killed -9"])
+    if kind == "postgresql":
+        cut = figures["connections cut in COMMIT and ack"]
+        assert re.search(
+            r"\d+ jobs, 5 cuts at [45] kinds of place, 0 lost, 0 twice; 95 % bound 3/5 = 60.0%", cut
+        )
+    assert re.search(
+        r"1 taken over, [1-9] stale settles refused", figures["workers paused beyond their lease"]
+    )
+    assert "1 jobs finished, 3 given back, 0 lost" in figures["workers told to end by SIGTERM"]
+    assert "10 cancelled at" in figures["asyncio calls cancelled at every await"]
     with open_store(dsn) as store:
         assert [job.id for job in store.list()] == ["mine"]
     if kind == "sqlite":
@@ -46,16 +69,17 @@ def test_a_good_store_keeps_every_promise_and_is_left_as_it_was(
 
 
 def test_a_good_redis_keeps_every_promise_and_says_what_its_settings_can_lose(redis_url: str) -> None:
-    verdict = verify(redis_url, work=60, kills=2)
+    verdict = verify(redis_url, work=60, kills=1, cuts=5, signals=1, cancels=10)
     assert verdict.ok, verdict.findings
-    assert kinds(verdict.findings) == ["kept"] * 5 + ["note"] * 2
-    assert "60 messages, 2 kills, 0 lost" in verdict.findings[4].detail
+    assert kinds(verdict.findings) == ["kept"] * 9 + ["note"] * 2
+    for finding, figure in zip(verdict.findings[4:], REDIS_FIGURES, strict=False):
+        assert re.search(figure, finding.detail), finding
     with Redis.from_url(redis_url) as redis:
         assert redis.dbsize() == 0
         before = redis.config_get("appendonly", "appendfsync")
         try:
             redis.config_set("appendonly", "yes", "appendfsync", "always")
-            assert "survives a power cut" in verify(redis_url, work=4, kills=0).findings[-2].detail
+            assert "survives a power cut" in verify(redis_url, work=4, **NO_FAULTS).findings[-2].detail
         finally:
             redis.config_set("appendonly", before["appendonly"], "appendfsync", before["appendfsync"])
 
@@ -118,7 +142,7 @@ def test_a_store_that_breaks_a_promise_is_found_out(name: str, monkeypatch: pyte
     monkeypatch.setattr(JobStore, method, broken(getattr(JobStore, method)))
     monkeypatch.setattr(job_checks, "_SHORT", 0.02)
     with job_checks.open_for_checks("memory://") as store:
-        (check,) = [check for check in job_checks.job_checks(store, 40, 0) if check.name == name]
+        (check,) = [check for check in job_checks.job_checks(store, 40) if check.name == name]
         (finding,) = examined([check])
     assert finding.kind == "broken", finding
 
@@ -131,30 +155,28 @@ def test_a_job_that_is_retried_too_often_is_found_out(monkeypatch: pytest.Monkey
         lambda self, queue, payload, **options: enqueue(self, queue, payload, max_retries=3),
     )
     with job_checks.open_for_checks("memory://") as store:
-        findings = list(examined(job_checks.job_checks(store, 10, 0)))
+        findings = list(examined(job_checks.job_checks(store, 10)))
     assert "ran 4 times, not 1 + 2" in findings[-1].detail
 
 
 def test_effects_that_are_lost_or_doubled_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    effects = job_checks._Checks._effects
-    for change, text in (
-        (lambda found: found[:-1], "1 of 20 jobs have no effect"),
-        (lambda f: [*f, f[-1]], "twice"),
-    ):
-        with job_checks.open_for_checks(f"sqlite:///{tmp_path}/{text[:2]}.db") as store:
-            together, kills = job_checks.job_checks(store, 20, 0)[-2:]
+    effects = job_faults_module.effects_in
+    changes: list[tuple[Callable[[list[str]], list[str]], str]] = [
+        (without_last, "1 of 20 jobs have no effect"),
+        (lambda found: [*found, found[-1]], "twice"),
+    ]
+    for number, (change, text) in enumerate(changes):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with job_checks.open_for_checks(f"sqlite:///{folder}/jobs.db") as store:
+            together = job_checks.job_checks(store, 20)[-1]
             assert next(examined([together])).kind == "kept"
-            monkeypatch.setattr(
-                job_checks._Checks,
-                "_effects",
-                lambda self, store, change=change: (
-                    change(found) if len(found := effects(self, store)) > 1 else found
-                ),
-            )
-            (finding,) = examined([kills])
-            monkeypatch.setattr(job_checks._Checks, "_effects", effects)
+            kills = job_faults(store, Extent(work=20, kills=1), folder)[0]
+            with monkeypatch.context() as patch:
+                patch.setattr(job_faults_module, "effects_in", lambda store, c=change: c(effects(store)))
+                (finding,) = examined([kills])
         assert finding.kind == "broken"
         assert text in finding.detail
 
@@ -169,7 +191,7 @@ def test_a_stream_that_delivers_twice_or_lets_anybody_acknowledge_is_found_out(
 
     with monkeypatch.context() as patch:
         patch.setattr(RedisStreamsQueue, "read", doubled)
-        assert kinds(verify(redis_url, work=20, kills=0).findings)[:2] == ["broken"] * 2
+        assert kinds(verify(redis_url, work=20, **NO_FAULTS).findings)[:2] == ["broken"] * 2
     monkeypatch.setattr(RedisStreamsQueue, "ack_if_owner", RedisStreamsQueue.ack)
     monkeypatch.setattr(RedisStreamsQueue, "claim_stale", lambda self, *_: [])
-    assert kinds(verify(redis_url, work=0, kills=0).findings)[2:4] == ["broken"] * 2
+    assert kinds(verify(redis_url, work=0, **NO_FAULTS).findings)[2:4] == ["broken"] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_jobs, of_local, of_sql
+from tests.mutants import of_jobs, of_local, of_queue, of_sql
 from tests.mutants.mutation import Mutant
 
-MUTANTS: list[Mutant] = [*of_jobs.MUTANTS, *of_local.MUTANTS, *of_sql.MUTANTS]
+MUTANTS: list[Mutant] = [*of_jobs.MUTANTS, *of_local.MUTANTS, *of_queue.MUTANTS, *of_sql.MUTANTS]

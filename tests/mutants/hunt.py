@@ -1,10 +1,11 @@
-"""Plays schedules until one shows that something is wrong."""
+"""Plays schedules until one shows what is wrong."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+from tests.mutants.mutation import Mutant
 from tests.simulation.jobs import play_jobs
 from tests.simulation.local import play_local
 from tests.simulation.play import play_sqlite, play_transactions
@@ -20,10 +21,10 @@ RUNS: dict[str, Callable[[int, random.Random], Played]] = {
 }
 
 
-def first_violation(run: str, most_seeds: int) -> Played | None:
-    """The first of so many schedules that is broken."""
-    for seed in range(most_seeds):
-        played = RUNS[run](seed, random.Random(seed))
-        if played.violations:
+def first_catch(mutant: Mutant) -> Played | None:
+    """The first of so many schedules that shows what is wrong with this mutant, and not just that something is."""
+    for seed in range(mutant.most_seeds):
+        played = RUNS[mutant.run](seed, random.Random(seed))
+        if mutant.is_seen_in(played.violations):
             return played
     return None

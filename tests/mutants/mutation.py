@@ -10,10 +10,12 @@ import __future__
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from conquiet.testing.history import Violation
 
 
 class PlaceNotFoundError(AssertionError):
@@ -31,8 +33,14 @@ class Edit:
 class Mutant:
     name: str
     run: str  # which quick run must catch it
+    expects: tuple[
+        str, ...
+    ]  # the kinds of violation that its fault is about: it is caught when one of them is seen
     edits: tuple[Edit, ...]
     most_seeds: int = 3_000
+
+    def is_seen_in(self, violations: Iterable[Violation]) -> bool:
+        return any(violation.kind in self.expects for violation in violations)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -42,8 +50,10 @@ class Mutant:
             yield
 
 
-def mutant(name: str, run: str, *edits: tuple[str, str, str], most_seeds: int = 3_000) -> Mutant:
-    return Mutant(name, run, tuple(Edit(*edit) for edit in edits), most_seeds)
+def mutant(
+    name: str, run: str, expects: tuple[str, ...], *edits: tuple[str, str, str], most_seeds: int = 3_000
+) -> Mutant:
+    return Mutant(name, run, expects, tuple(Edit(*edit) for edit in edits), most_seeds)
 
 
 @contextmanager

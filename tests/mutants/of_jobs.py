@@ -14,21 +14,25 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a lease is settled by the job's id alone",
         "jobs",
+        ("stale-settle",),
         (f"{MEMORY}MemoryBackend._held", " or entry.row.lease_token != token", ""),
     ),
     mutant(
         "a settle after the expiry is accepted",
         "jobs",
+        ("stale-settle",),
         (f"{MEMORY}MemoryBackend.settle", "settlement.token, now)", "settlement.token, 0.0)"),
     ),
     mutant(
         "a heartbeat after the expiry is accepted",
         "jobs",
+        ("stale-settle",),
         (f"{MEMORY}MemoryBackend.heartbeat", "(job_id, token, now)", "(job_id, token, 0.0)"),
     ),
     mutant(
         "a heartbeat is answered and not stored",
         "jobs",
+        ("two-holders",),
         (
             f"{MEMORY}MemoryBackend.heartbeat",
             "lease_expires_at=until",
@@ -38,6 +42,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a lease is rescued by a stale note of its expiry",
         "jobs",
+        ("two-holders",),
         (
             f"{MEMORY}MemoryBackend._next",
             "if _claimable(entry.row, now):",
@@ -54,6 +59,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a claim reads first and leases later, without a lock",
         "jobs",
+        ("two-holders",),
         (
             f"{MEMORY}MemoryBackend.claim",
             "    with self._lock:\n        now = self._now()\n        self._promote(now)",
@@ -67,21 +73,25 @@ MUTANTS: list[Mutant] = [
     mutant(
         "an expired lease is never rescued",
         "jobs",
+        ("passed-over",),
         (f"{MEMORY}MemoryBackend._lease", "heapq.heappush(self._later, (until, row.id))", "pass"),
     ),
     mutant(
         "the version is not raised by a claim",
         "jobs",
+        ("version",),
         (f"{MEMORY}MemoryBackend._lease", "entry.row.lease_version + 1", "max(entry.row.lease_version, 1)"),
     ),
     mutant(
         "a token is given out again",
         "jobs",
+        ("token-reused",),
         (f"{MEMORY}MemoryBackend._lease", "str(uuid.uuid4())", "entry.row.id"),
     ),
     mutant(
         "a job that succeeded is claimed again",
         "jobs",
+        ("delivered-after-ack",),
         (
             f"{MEMORY}MemoryBackend._end",
             "if end.state is JobState.READY:",
@@ -93,6 +103,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a job that failed for good is claimed again",
         "jobs",
+        ("delivered-after-ack",),
         (
             f"{MEMORY}MemoryBackend._end",
             "if end.state is JobState.READY:",
@@ -104,11 +115,13 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a retry is not counted",
         "jobs",
+        ("retries",),
         (f"{MEMORY}MemoryBackend._end", "row.retries + end.retry", "row.retries"),
     ),
     mutant(
         "one retry too many",
         "jobs",
+        ("retries",),
         (
             f"{OPERATIONS}JobOperations._nack",
             "job.retries < job.max_retries",
@@ -118,11 +131,13 @@ MUTANTS: list[Mutant] = [
     mutant(
         "giving back costs a retry",
         "jobs",
+        ("retries",),
         (f"{OPERATIONS}_release", '"released")', '"released", retry=True)'),
     ),
     mutant(
         "losing a lease costs a retry",
         "jobs",
+        ("retries",),
         (
             f"{MEMORY}MemoryBackend._expire",
             'Settlement(row.id, "", JobState.READY, "lease expired")',
@@ -132,26 +147,31 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a job that kills its workers circles for ever",
         "jobs",
+        ("circles",),
         (f"{MEMORY}MemoryBackend._expire", "if times >= claim.max_lease_expiries:", "if False:"),
     ),
     mutant(
         "a retry does not wait",
         "jobs",
+        ("claimed-early",),
         (f"{MEMORY}MemoryBackend._end", "on_grid(now + end.delay)", "now"),
     ),
     mutant(
         "the jitter has no bound",
         "jobs",
+        ("jitter",),
         (f"{OPERATIONS}JobOperations._delay", "return min(delay,", "return max(8.0 * delay,"),
     ),
     mutant(
         "priorities are ignored",
         "jobs",
+        ("order", "passed-over"),
         (f"{MEMORY}MemoryBackend._offer", "(row.priority, entry.seq, job_id)", "(0, entry.seq, job_id)"),
     ),
     mutant(
         "an enqueue whose outcome is unknown is taken for stored",
         "jobs",
+        ("lost",),
         (
             f"{OPERATIONS}JobOperations._insert",
             "raise",
@@ -161,6 +181,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a refused settle is reported as done",
         "jobs",
+        ("settled-twice",),
         (
             f"{OPERATIONS}JobOperations._settle_one",
             "if settlement.token not in",
@@ -170,12 +191,14 @@ MUTANTS: list[Mutant] = [
     mutant(
         "nobody who waits is told of new work",
         "jobs",
+        ("slept-through",),
         ("conquiet.jobs.wakeups:Wakeups.wake_all", "signal.set()", "pass"),
     ),
     # -- the worker
     mutant(
         "the worker acknowledges before the handler has run",
         "jobs",
+        ("unhandled-ack",),
         (
             f"{WORKING}_run_job",
             "held.started = True",
@@ -185,6 +208,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "what a stopping worker has not begun is acknowledged",
         "jobs",
+        ("unhandled-ack",),
         (f"{WORKING}_run_job", "Execution(held.context.job, given_back=True)", "Execution(held.context.job)"),
         (
             f"{WORKING}_finish",
@@ -195,27 +219,32 @@ MUTANTS: list[Mutant] = [
     mutant(
         "work that waits for its turn is not kept alive",
         "jobs",
+        ("lapsed",),
         (f"{WORKING}_keep", "if not item.lost]", "if not item.lost and item.started]"),
     ),
     mutant(
         "a handler that fails is acknowledged",
         "jobs",
+        ("unhandled-ack",),
         ("conquiet.jobs.settling:Settling._settle", "elif ended.error is None:", "elif True:"),
     ),
     # -- the engine
     mutant(
         "the engine acknowledges what has failed",
         "jobs",
+        ("unhandled-ack",),
         (f"{CONNECTOR}settled", "outcome.status is OutcomeStatus.SUCCEEDED", "outcome.status"),
     ),
     mutant(
         "the engine keeps no lease alive",
         "jobs",
+        ("lapsed",),
         (f"{CONNECTOR}_hold", "self._start_keeper(self._keep())", "pass"),
     ),
     mutant(
         "the engine acknowledges what it has not begun",
         "jobs",
+        ("unhandled-ack",),
         (
             "conquiet.task.loop:ConsumeLoop._process",
             "self._finished(following, following.left(), processed=False)",

@@ -12,6 +12,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "delayed items are promoted by copying them",
         "local",
+        ("delivered-after-ack", "two-holders"),
         (
             f"{LOCAL}schedule:Timeline.take_due",
             "del starts[:count], buckets[:count]",
@@ -21,21 +22,25 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a worker that leaves hands nothing on",
         "local",
+        ("slept-through",),
         (f"{LOCAL}waiters:Waiters.hand_on", "self.notify()", "pass"),
     ),
     mutant(
         "an item that comes wakes nobody",
         "local",
+        ("slept-through",),
         (f"{LOCAL}queue:PriorityDelayQueue.enqueue", "self._waiters.notify()", "pass"),
     ),
     mutant(
         "an item that is due earlier wakes nobody",
         "local",
+        ("slept-through",),
         (f"{LOCAL}queue:PriorityDelayQueue._schedule_item", "self._waiters.notify_earlier()", "pass"),
     ),
     mutant(
         "the in-process queue serves in order of arrival",
         "local",
+        ("passed-over",),
         (
             f"{LOCAL}queue:PriorityDelayQueue.enqueue",
             "(value, seq, due, item, None)",
@@ -45,11 +50,13 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a worker that is stopped leaves what is ready",
         "local",
+        ("lost",),
         (f"{LOCAL}worker:Worker._step", "if item is not None:", "if item is not None and not stopping:"),
     ),
     mutant(
         "a half-open breaker lets everybody through",
         "local",
+        ("breaker",),
         (
             f"{LOCAL}breaker:CircuitBreaker.allow",
             "if len(self._probes) >= self.half_open_probe_count:",
@@ -59,6 +66,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a breaker opens one failure too late",
         "local",
+        ("breaker",),
         (
             f"{LOCAL}breaker:CircuitBreaker.record_failure",
             "self._failures >= self.failure_threshold",
@@ -69,11 +77,13 @@ MUTANTS: list[Mutant] = [
     mutant(
         "the scheduler does not note what it has handed over",
         "reconciling",
+        ("handed-twice",),
         (f"{SCHEDULER}RetryScheduler._batch", "session.commit()", "session.rollback()"),
     ),
     mutant(
         "a start takes up nothing that was handed over before",
         "reconciling",
+        ("undrained", "lost"),
         (
             f"{SCHEDULER}_forgotten",
             '.on_conflict_do_update(index_elements=["report_id", "attempt"], set_={"enqueued_at": null()})',
@@ -83,6 +93,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a retry is handed over without its delay",
         "reconciling",
+        ("claimed-early",),
         (f"{SCHEDULER}RetryScheduler._hand_over", "delay_seconds=remaining", "delay_seconds=0.0"),
     ),
 ]

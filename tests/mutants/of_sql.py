@@ -13,28 +13,33 @@ MUTANTS: list[Mutant] = [
     mutant(
         "SQLite: settled by id only",
         "sqlite",
+        ("stale-settle",),
         (f"{SQLITE}[settle]", " AND lease_token = :token", ""),
         (f"{SQLITE}[ack]", "AND lease_token = ? ", "AND ? <> '' "),
     ),
     mutant(
         "SQLite: settled after the expiry",
         "sqlite",
+        ("stale-settle",),
         (f"{SQLITE}[settle]", "AND (:token_only OR lease_expires_at > :now)", ""),
         (f"{SQLITE}[ack]", "AND lease_expires_at > ?", "AND ? > 0"),
     ),
     mutant(
         "SQLite: a heartbeat after the expiry",
         "sqlite",
+        ("stale-settle",),
         (f"{SQLITE}[heartbeat]", " AND lease_expires_at > :now", ""),
     ),
     mutant(
         "SQLite: leases that are current are rescued",
         "sqlite",
+        ("two-holders",),
         (f"{SQLITE}[claim]", "state = 'InFlight' AND lease_expires_at <= :now\n", "state = 'InFlight'\n"),
     ),
     mutant(
         "SQLite: the version is not raised",
         "sqlite",
+        ("version",),
         (
             f"{SQLITE}[claim_ready]",
             "lease_version = lease_version + 1",
@@ -44,60 +49,71 @@ MUTANTS: list[Mutant] = [
     mutant(
         "SQLite: a retry is not counted",
         "sqlite",
+        ("retries",),
         (f"{SQLITE}[settle]", "retries = retries + :retry", "retries = retries"),
     ),
     mutant(
         "SQLite: delayed jobs do not wait",
         "sqlite",
+        ("claimed-early",),
         ("conquiet.jobs.sqlite_steps:_values", "1 if delay else 0", "0"),
     ),
     mutant(
         "SQLite: what succeeded is claimed again",
         "sqlite",
+        ("delivered-after-ack",),
         (f"{SQLITE}[ack]", "state = 'Succeeded'", "state = 'Ready'"),
     ),
     mutant(
         "SQLite: expired leases are never rescued",
         "sqlite",
+        ("passed-over",),
         (f"{SQLITE}[late]", "lease_expires_at <= :now", "lease_expires_at <= 0"),
     ),
     mutant(
         "SQLite: an error of the driver comes out as it is",
         "sqlite",
+        ("foreign-error",),
         (
-            "conquiet.jobs.sqlite_steps:SqliteSteps._translated",
-            'raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error',
-            "raise",
+            "conquiet.jobs.sqlite_connection:SqliteConnection._translated",
+            "except sqlite3.OperationalError as error:\n"
+            '        raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error',
+            "except sqlite3.OperationalError as error:\n        raise",
         ),
     ),
     mutant(
         "SQLite: a step that fails is committed as far as it came",
         "sqlite",
+        ("passed-over",),  # a claim that "changed nothing" has leased a job
         (
-            "conquiet.jobs.sqlite_steps:SqliteSteps._transaction",
-            'self._connection.execute("ROLLBACK")',
-            'self._connection.execute("COMMIT")',
+            "conquiet.jobs.sqlite_connection:SqliteConnection._roll_back",
+            "if connection is not None and not rolled_back(connection):",
+            'if connection is not None and connection.in_transaction and not connection.execute("COMMIT"):',
         ),
     ),
     # -- PostgreSQL, where the logic is SQL and the fault needs a real server
     mutant(
         "PostgreSQL: acknowledged by id only",
         "postgres",
+        ("stale-settle",),
         (f"{POSTGRES}[ack]", " AND job.lease_token = done.token", ""),
     ),
     mutant(
         "PostgreSQL: given back by id only",
         "postgres",
+        ("stale-settle",),
         (f"{POSTGRES}[settle]", " AND job.lease_token = done.token", ""),
     ),
     mutant(
         "PostgreSQL: acknowledged after the expiry",
         "postgres",
+        ("stale-settle",),
         (f"{POSTGRES}[ack]", "AND job.lease_expires_at > clock_timestamp()", ""),
     ),
     mutant(
         "PostgreSQL: a heartbeat after the expiry",
         "postgres",
+        ("stale-settle",),
         (
             f"{POSTGRES}[heartbeat]",
             "AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED",
@@ -107,46 +123,54 @@ MUTANTS: list[Mutant] = [
     mutant(
         "PostgreSQL: a claim without lock",
         "postgres",
+        ("waited",),
         (f"{POSTGRES}[claim_ready]", " FOR NO KEY UPDATE SKIP LOCKED", ""),
     ),
     mutant(
         "PostgreSQL: a claim that waits for the locks of others",
         "postgres",
+        ("waited",),
         (f"{POSTGRES}[claim_ready]", " FOR NO KEY UPDATE SKIP LOCKED", " FOR NO KEY UPDATE"),
     ),
     mutant(
         "PostgreSQL: the version is not raised",
         "postgres",
+        ("version",),
         (
             f"{POSTGRES}[claim_ready]",
-            "lease_version = lease_version + 1",
+            "lease_version = least(lease_version::bigint + 1, 2147483647)",
             "lease_version = greatest(lease_version, 1)",
         ),
     ),
     mutant(
         "PostgreSQL: the NOTIFY of an enqueue is lost",
         "postgres",
+        ("slept-through",),
         (f"{POSTGRES}[insert]", "pg_notify('conquiet_jobs', %(queue)s)", "%(queue)s::text"),
     ),
     mutant(
         "PostgreSQL: the NOTIFY of a job given back is lost",
         "postgres",
+        ("slept-through",),
         (f"{POSTGRES}[settle]", "SELECT pg_notify('conquiet_jobs', queue)", "SELECT queue"),
     ),
     mutant(
         "PostgreSQL: a retry is not counted",
         "postgres",
+        ("retries",),
         (f"{POSTGRES}[settle]", "retries = job.retries + done.retry", "retries = job.retries"),
     ),
     mutant(
         "PostgreSQL: the ack is committed before the handler's effect",
         "postgres",
+        ("unhandled-ack",),
         (f"{EXECUTION}_commit", "self._operations.ack(job, transaction)", "self._operations.ack(job, None)"),
     ),
     # -- a handler's own transaction ----------------------------------------------------------------------------------
     mutant(
         "the effect is committed without the ack",
         "transactions",
+        ("effect",),
         (
             f"{EXECUTION}_commit",
             "yield from self._operations.ack(job, transaction)",
@@ -158,6 +182,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "the effect is committed though the lease was lost",
         "transactions",
+        ("effect",),
         (
             f"{EXECUTION}_commit",
             "yield from self._undo(context, abandoned=False)",
@@ -167,6 +192,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a handler that fails leaves its effect",
         "transactions",
+        ("effect",),
         (
             f"{EXECUTION}_undo",
             "yield from self._operations.backend.roll_back(context.transaction)",
@@ -176,6 +202,7 @@ MUTANTS: list[Mutant] = [
     mutant(
         "a commit without an answer counts as done",
         "transactions",
+        ("unhandled-ack",),
         (
             "conquiet.jobs.settling:Settling._settle",
             "yield from self._settle_unknown(held)",

@@ -2,60 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
+from conquiet.embedded import RedisServer
 from conquiet.testing.history import Violation
+from tests.faults.figures import Record
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.hunt import first_violation
+from tests.mutants.hunt import first_catch
 from tests.mutants.mutation import Edit, Mutant, PlaceNotFoundError
 from tests.mutants.on_postgres import play_postgres
+from tests.mutants.on_redis import SCENARIOS, play_queue
 from tests.simulation.play import quiet
 
 
 @dataclass
 class Catch:
     violations: list[Violation]
-    schedules: int
+    schedules: int | None = None  # played until then; None for a run on a server
 
 
 _caught: dict[str, Catch | None] = {}
 
 
+@pytest.fixture(scope="module")
+def own_redis() -> Iterator[str]:
+    with RedisServer() as server:
+        yield server.url
+
+
 def catch(mutant: Mutant, request: pytest.FixtureRequest) -> Catch | None:
     """How the mutant was caught. Found out once in a run."""
     if mutant.name not in _caught:
-        dsn = request.getfixturevalue("postgres_dsn") if mutant.run == "postgres" else None
-        with quiet(), mutant.applied():
-            if dsn is not None:
-                found = play_postgres(dsn)
-                _caught[mutant.name] = Catch(found, 1) if found else None
-            else:
-                played = first_violation(mutant.run, mutant.most_seeds)
-                _caught[mutant.name] = None if played is None else Catch(played.violations, played.seed + 1)
+        folder: Path = request.getfixturevalue("tmp_path")
+        if mutant.run == "postgres":
+            dsn = request.getfixturevalue("postgres_dsn")
+            _caught[mutant.name] = _catch_on_server(mutant, lambda: play_postgres(dsn, folder))
+        elif mutant.run in SCENARIOS:
+            url = request.getfixturevalue("own_redis")
+            folder = folder / str(len(_caught))  # a history for each
+            folder.mkdir()
+            _caught[mutant.name] = _catch_on_server(mutant, lambda: play_queue(url, mutant.run, folder))
+        else:
+            with quiet(), mutant.applied():
+                played = first_catch(mutant)
+            _caught[mutant.name] = None if played is None else Catch(played.violations, played.seed + 1)
     return _caught[mutant.name]
 
 
+def _catch_on_server(mutant: Mutant, play: Callable[[], list[Violation]]) -> Catch | None:
+    with quiet(), mutant.applied():
+        found = play()
+    return Catch(found) if mutant.is_seen_in(found) else None
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_mutant_is_caught(mutant: Mutant, request: pytest.FixtureRequest) -> None:
-    assert catch(mutant, request) is not None, f"{mutant.most_seeds} schedules, and nobody noticed"
+    assert catch(mutant, request) is not None, f"nobody saw what it is about: {', '.join(mutant.expects)}"
 
 
-def test_all_of_them_are_caught(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.campaign
+def test_all_of_them_are_caught(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], record_figure: Record
+) -> None:
     """Publishes the figure."""
     found = [(mutant, catch(mutant, request)) for mutant in MUTANTS]
     caught = [(mutant, by) for mutant, by in found if by is not None]
-    schedules = sorted(by.schedules for _, by in caught)
+    schedules = sorted(by.schedules for _, by in caught if by.schedules is not None)
     with capsys.disabled():
         print(f"\nmutants: {len(caught)} of {len(MUTANTS)} caught", end="")
         print(f", half of them within {schedules[len(schedules) // 2]} schedules, all within {schedules[-1]}")
+    record_figure(
+        "mutants of the real code (lost: not caught)",
+        n=len(MUTANTS),
+        lost=len(MUTANTS) - len(caught),
+        caught=f"{len(caught)} of {len(MUTANTS)}",
+        schedules_until_caught=f"half within {schedules[len(schedules) // 2]}, all within {schedules[-1]}",
+        whole=True,
+    )
     assert len(MUTANTS) >= 20
     assert len(caught) == len(MUTANTS)
 
 
-def test_the_real_code_passes_the_run_on_postgresql(postgres_dsn: str) -> None:
-    assert play_postgres(postgres_dsn) == []
+def test_the_real_code_passes_the_run_on_postgresql(postgres_dsn: str, tmp_path: Path) -> None:
+    assert play_postgres(postgres_dsn, tmp_path) == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_real_code_passes_the_runs_on_redis(own_redis: str, scenario: str, tmp_path: Path) -> None:
+    assert play_queue(own_redis, scenario, tmp_path) == []
 
 
 def test_the_names_are_unique() -> None:

@@ -7,21 +7,20 @@ workers; when it dies its queue is forgotten, and the next one begins with `resu
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import QueuePool
 
 from conquiet.clock import Parker, utc
-from conquiet.errors import AttemptOrderError
+from conquiet.errors import AttemptOrderError, ConquietError, OutcomeUnknownError, StoreUnavailableError
 from conquiet.local import CircuitBreakerRegistry, PriorityDelayQueue, QueueSettings, Worker
 from conquiet.reconcile import PlatformFetcher, RetryScheduler, SimulatedAdapter, resume, run_reconciliation
-from conquiet.reconcile.database import create_tables
+from conquiet.reconcile.database import SharedPool, create_tables, translate_errors
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, Attempt, Base, ScheduledAttempt
 from conquiet.testing.history import Event, Violation, check
@@ -29,6 +28,7 @@ from tests.simulation.played import Played
 from tests.simulation.stage import Stage
 from tests.simulation.world import Killed, Livelock
 
+_STATEMENTS = ("do_execute", "do_executemany", "do_execute_no_params")  # where the driver itself is called
 INTERVAL, OVERDUE = 1_800.0, 3_600.0
 DRAIN_SECONDS = 5 * 86_400.0
 ROUNDING = timedelta(microseconds=2)  # the database keeps microseconds, the queue counts in floats
@@ -114,7 +114,7 @@ class ReconcilingSchedule:
             try:
                 resume(self.sessions, utc(self.stage.time()))
                 break
-            except OperationalError:
+            except StoreUnavailableError:
                 self.stage.sleep(10.0)
         scheduler.run(INTERVAL)
 
@@ -149,6 +149,11 @@ class ReconcilingSchedule:
             )
         except AttemptOrderError:
             return  # it came late, and another has made the attempt meanwhile
+        except ConquietError:
+            raise
+        except Exception as error:
+            self.broken("foreign-error", id, f"a worker was given {error!r}")
+            raise
         if not result.applied:
             return
         if id in self._due and utc(self.stage.time()) < self._due[id] - ROUNDING:
@@ -162,16 +167,18 @@ class ReconcilingSchedule:
             for table in reversed(Base.metadata.sorted_tables):
                 connection.execute(table.delete())
             connection.exec_driver_sql("DELETE FROM sqlite_sequence")
-        event.listen(engine, "before_cursor_execute", self._before_statement)
+        for name in _STATEMENTS:
+            event.listen(engine, name, self._before_statement)
         return sessionmaker(engine, class_=_Session, info={"schedule": self}, expire_on_commit=False)
 
     def close(self) -> None:
-        event.remove(_engine(), "before_cursor_execute", self._before_statement)
+        for name in _STATEMENTS:
+            event.remove(_engine(), name, self._before_statement)
 
     def _before_statement(self, *_: Any) -> None:
-        self.may_fail("statement")
+        self.may_fail("statement", sqlite3.OperationalError("database is locked"))
 
-    def may_fail(self, where: str) -> None:
+    def may_fail(self, where: str, error: Exception) -> None:
         """A database error, or the end of this process, here."""
         group = self._group()
         if group in self._dead:
@@ -180,7 +187,7 @@ class ReconcilingSchedule:
             return
         if self.chance.random() < 0.7:
             self.note(f"error at {where}", group)
-            raise OperationalError("simulated", {}, Exception("database is locked"))
+            raise error
         self.note(f"crash at {where}", group)
         self._dead.add(group)
         self.stage.kill(group)
@@ -284,12 +291,12 @@ class _Session(Session):
 
     def commit(self) -> None:
         schedule: ReconcilingSchedule = self.info["schedule"]
-        schedule.may_fail("commit")
+        schedule.may_fail("commit", StoreUnavailableError("simulated: database is locked"))
         rows = self.info.setdefault("recorded", _new_attempts(self)) if self.in_transaction() else []
         super().commit()
         self.info.pop("recorded", None)
         schedule.committed(rows)
-        schedule.may_fail("answer to commit")
+        schedule.may_fail("answer to commit", OutcomeUnknownError("simulated: the server went away"))
 
 
 def _new_attempts(session: Session) -> list[dict[str, Any]]:
@@ -305,12 +312,16 @@ def _new_attempts(session: Session) -> list[dict[str, Any]]:
 
 @cache
 def _engine() -> Engine:
-    """One database in memory for all schedules. (A connection that was cut off in its midst is replaced.)"""
+    """One database in memory for all schedules. (A connection that was cut off in its midst is replaced.)
+
+    What its driver raises comes out as from `open_database`.
+    """
     engine = create_engine(
         "sqlite:///file:simulation?mode=memory&cache=shared&uri=true",
-        poolclass=QueuePool,
+        poolclass=SharedPool,
         connect_args={"check_same_thread": False},
     )
+    translate_errors(engine, "simulated")
     _ANCHOR.append(engine.connect())  # with its last connection the database would be gone
     create_tables(engine)
     return engine

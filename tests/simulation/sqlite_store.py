@@ -59,6 +59,7 @@ class SqliteOnDisk(SqliteInMemory):
 
     def __init__(self, path: str, clock: Clock) -> None:
         self.file = path
+        self.found_locked = 0
         super().__init__(clock)
         self._open_connection().execute("CREATE TABLE effects (story TEXT, lease TEXT)")
 
@@ -70,6 +71,7 @@ class SqliteOnDisk(SqliteInMemory):
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = OFF")
             connection.fails = lambda: self.statement_fails()
+            connection.is_locked = self._is_locked
             for statement in begin:
                 connection.execute(statement)
         except BaseException:
@@ -77,32 +79,45 @@ class SqliteOnDisk(SqliteInMemory):
             raise
         return connection
 
+    def _is_locked(self) -> None:
+        self.found_locked += 1
+
     def effects(self) -> list[tuple[str, str]]:
         return self._open_connection().execute("SELECT story, lease FROM effects").fetchall()
 
 
 class _Connection(sqlite3.Connection):
     fails: Callable[[], bool] = staticmethod(never)
+    is_locked: Callable[[], object] = staticmethod(never)
 
     def cursor(self, *_: Any) -> sqlite3.Cursor:
         return super().cursor(_Cursor)
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        _may_fail(self, sql)
-        return super().execute(sql, *values)
+        with _may_fail(self, sql):
+            return super().execute(sql, *values)
 
     def executemany(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        _may_fail(self, sql)
-        return super().executemany(sql, *values)
+        with _may_fail(self, sql):
+            return super().executemany(sql, *values)
 
 
 class _Cursor(sqlite3.Cursor):
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        _may_fail(self.connection, sql)
-        return super().execute(sql, *values)
+        with _may_fail(self.connection, sql):
+            return super().execute(sql, *values)
 
 
-def _may_fail(connection: Any, sql: str) -> None:
-    # A rollback is not made to fail: where SQLite cannot go on it has rolled back by itself.
-    if not sql.startswith("ROLLBACK") and connection.fails():
-        raise sqlite3.OperationalError("disk I/O error")
+class _may_fail:  # used like a function, and by the million
+    def __init__(self, connection: Any, sql: str) -> None:
+        self._connection = connection
+        # A rollback is not made to fail: where SQLite cannot go on it has rolled back by itself.
+        if not sql.startswith("ROLLBACK") and connection.fails():
+            raise sqlite3.OperationalError("disk I/O error")
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            self._connection.is_locked()

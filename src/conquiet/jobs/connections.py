@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conquiet.errors import JobConfigError
+from conquiet.errors import JobConfigError, StoreUnavailableError, redact
 
 __all__ = ["driver_connection"]
 
@@ -17,6 +17,18 @@ def driver_connection(connection: Any) -> Any:
         )
     if not any(cls.__module__.startswith("sqlalchemy.") for cls in type(connection).__mro__):
         return connection
+    try:
+        return _within_sqlalchemy(connection)
+    except (
+        Exception
+    ) as error:  # SQLAlchemy's own, which need not be installed: closed, or its database is away
+        raise StoreUnavailableError(
+            f"the SQLAlchemy connection given as connection= cannot be used: {redact(str(error)).strip()}. "
+            "Nothing was changed"
+        ) from error
+
+
+def _within_sqlalchemy(connection: Any) -> Any:
     if not hasattr(connection, "exec_driver_sql"):  # a Session: its Connection, with its transaction begun
         connection = connection.connection()
     elif not connection.in_transaction():

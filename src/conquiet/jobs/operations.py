@@ -14,7 +14,6 @@ from conquiet.errors import (
     JobConfigError,
     JobNotFoundError,
     OutcomeUnknownError,
-    PayloadError,
     StaleLeaseError,
     StoreUnavailableError,
 )
@@ -28,9 +27,10 @@ from conquiet.jobs.checks import (
     checked_seconds,
     error_text,
 )
+from conquiet.jobs.damage import UNREADABLE, failed, shown_job
 from conquiet.jobs.identity import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
-from conquiet.jobs.rows import job_of, on_grid, shown_job, unreadable
+from conquiet.jobs.rows import job_of, on_grid
 
 __all__ = ["JobOperations"]
 
@@ -176,7 +176,12 @@ class JobOperations:
         expiries = yield from self.backend.heartbeat([(job.id, token)])
         if token not in expiries:
             raise _stale("heartbeat", job)
-        return job.leased_until(utc(expiries[token]))
+        try:
+            return job.leased_until(utc(expiries[token]))
+        except UNREADABLE as error:
+            raise StoreUnavailableError(
+                f"heartbeat of job {job.id!r}: somebody has damaged its lease_expires_at, which is no time any more"
+            ) from error
 
     def heartbeat_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
         items = [(job, _token("heartbeat", job) if _held("heartbeat", job) else None) for job in jobs]
@@ -272,15 +277,13 @@ class JobOperations:
 
 
 def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[Settlement]:
-    """Add the jobs in `rows` to `jobs`; the ends of those whose payload somebody damaged: no worker can run them."""
+    """Add the jobs in `rows` to `jobs`; the ends of those that somebody damaged: no worker can run them."""
     broken = []
     for row in rows:
         try:
             jobs.append(job_of(row))
-        except PayloadError as error:
-            assert row.lease_token is not None
-            end = Settlement(row.id, row.lease_token, JobState.FAILED, "failed", error=unreadable(error))
-            broken.append(end._replace(error_type=type(error).__qualname__))
+        except UNREADABLE as error:
+            broken.append(failed(row, error))
     return broken
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,14 +14,24 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from conquiet.errors import JobConfigError, StoreUnavailableError
+from conquiet.errors import JobConfigError, PayloadError, StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs import schema
 from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.connections import driver_connection
+from conquiet.jobs.damage import shown_name
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
-from conquiet.jobs.postgres_connections import PostgresConnections
-from conquiet.jobs.postgres_values import COLUMNS, LEASED, number_array, place, text_array
+from conquiet.jobs.postgres_connections import ENQUEUE, PostgresConnections, read_one_by_one
+from conquiet.jobs.postgres_values import (
+    COLUMNS,
+    LEASED,
+    end_values,
+    in_ascii,
+    lease_values,
+    number_array,
+    place,
+    text_array,
+)
 from conquiet.jobs.queries import load, migrations
 from conquiet.jobs.rows import EXPIRED_ERROR, duplicate_error, duplicates, leased_row, ready_place
 
@@ -30,6 +41,12 @@ _SQL = load("postgres", columns=COLUMNS, leased=LEASED)
 for _name in ("insert", "insert_new"):
     _SQL[_name] = _SQL[_name].replace("{insert}", _SQL["insert_part"])
 _MIGRATIONS = migrations("postgres")
+# Version 0, in a table that was made now; not in one that somebody has emptied.
+_NEW_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS conquiet_schema (version int NOT NULL)",
+    "INSERT INTO conquiet_schema SELECT 0 WHERE NOT EXISTS (SELECT FROM conquiet_schema) "
+    "AND to_regclass('conquiet_jobs') IS NULL",
+)
 _LOCKED_SECONDS = 0.05
 _log = logging.getLogger("conquiet.jobs")
 
@@ -52,8 +69,8 @@ class PostgresBackend(PostgresConnections):
         rows = yield from self._rows("SELECT to_regclass('conquiet_schema') IS NOT NULL", {})
         if not rows[0][0]:
             return None
-        rows = yield from self._rows("SELECT version FROM conquiet_schema", {})
-        return rows[0][0] or None if rows else None
+        rows = yield from self._rows("SELECT * FROM conquiet_schema LIMIT 2", {})
+        return schema.stored_version(rows, self._where) or None
 
     def migrate(self, target: int | None) -> Flow[list[str]]:
         connection = yield from self._take()
@@ -63,11 +80,10 @@ class PostgresBackend(PostgresConnections):
                 yield Call(connection.execute, "BEGIN")
                 # Two processes that start at once must not both create the tables.
                 yield Call(connection.execute, "SELECT pg_advisory_xact_lock(7305811)")
-                yield Call(
-                    connection.execute, "CREATE TABLE IF NOT EXISTS conquiet_schema (version int NOT NULL)"
-                )
-                cursor = yield Call(connection.execute, "SELECT max(version) FROM conquiet_schema")
-                found = (yield Call(cursor.fetchone))[0] or 0
+                for statement in _NEW_SCHEMA:
+                    yield Call(connection.execute, statement)
+                cursor = yield Call(connection.execute, "SELECT * FROM conquiet_schema LIMIT 2")
+                found = schema.stored_version((yield Call(cursor.fetchall)), self._where)
                 for name, sql, version in schema.steps(_MIGRATIONS, found, target):
                     yield Call(connection.execute, sql)
                     yield Call(connection.execute, "DELETE FROM conquiet_schema")
@@ -99,7 +115,7 @@ class PostgresBackend(PostgresConnections):
             found = yield from self._rows(
                 _SQL["insert_new" if skip else "insert"],
                 values,
-                "enqueue",
+                ENQUEUE,
                 theirs=connection,
                 savepoint=not skip,
             )
@@ -138,30 +154,25 @@ class PostgresBackend(PostgresConnections):
         current: set[str] = set()
         for name, ends in (("ack", acks), ("settle", others)):
             if ends:
-                values: dict[str, Any] = {
-                    "ids": text_array(end.job_id for end in ends),
-                    "tokens": text_array(end.token for end in ends),
-                }
-                if name == "settle":
-                    values |= {
-                        "states": [end.state.value for end in ends],
-                        "outcomes": [end.outcome for end in ends],
-                        "retries": [int(end.retry) for end in ends],
-                        "delays": [end.delay for end in ends],
-                        "errors": [end.error for end in ends],
-                        "error_types": [end.error_type for end in ends],
-                        "categories": [end.category for end in ends],
-                    }
-                rows = yield from self._rows(_SQL[name], values, name, theirs=connection)
+                rows = yield from self._settle(name, ends, connection)
                 current.update(ends[place - 1].token for (place,) in rows)
         return current
 
+    def _settle(self, name: str, ends: Sequence[Settlement], connection: Any) -> Flow[list[Any]]:
+        values = lease_values([(end.job_id, end.token) for end in ends])
+        if name == "ack":
+            return (yield from self._rows(_SQL[name], values, name, theirs=connection))
+        values |= end_values(ends)
+        try:
+            return (yield from self._rows(_SQL[name], values, name, theirs=connection))
+        except JobConfigError as error:
+            # Somebody's error text, in a database that has not all characters: it must not keep the job from failing.
+            if not isinstance(error.__cause__, pg.UntranslatableCharacter) or connection is not None:
+                raise
+        return (yield from self._rows(_SQL[name], values | end_values(map(in_ascii, ends)), name))
+
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
-        values = {
-            "ids": text_array(job_id for job_id, _ in leases),
-            "tokens": text_array(token for _, token in leases),
-        }
-        rows = yield from self._rows(_SQL["heartbeat"], values, "heartbeat")
+        rows = yield from self._rows(_SQL["heartbeat"], lease_values(leases), "heartbeat")
         extended: dict[str, float] = {}
         for token, until in rows:
             extended[token] = max(until, extended.get(token, 0.0))
@@ -180,7 +191,7 @@ class PostgresBackend(PostgresConnections):
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         rows = yield from self._rows(_SQL["stats"], {"queue": queue})
-        return [QueueStats(*row) for row in rows]
+        return [QueueStats(shown_name(name), *counts) for name, *counts in rows]
 
     def retry(self, job_id: str) -> Flow[bool]:
         return bool((yield from self._rows(_SQL["retry"], {"id": job_id}, "retry")))
@@ -193,7 +204,9 @@ class PostgresBackend(PostgresConnections):
 
     def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
         ((due,),) = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
-        return None if due is None else max(due, 0.0)
+        if due is None or due == math.inf:  # which somebody wrote there: that is never
+            return None
+        return float(max(due, 0.0))
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         self._forget_parents_connections()
@@ -222,16 +235,22 @@ class PostgresBackend(PostgresConnections):
 
     def commit(self, connection: Any) -> Flow[None]:
         with self._translated("commit", connection, unknown=True):
-            yield Call(connection.commit)
-            yield Call(connection.set_autocommit, True)
+            yield from self._last_step(connection, connection.commit)
         yield from self._give_back(connection)
 
     def roll_back(self, connection: Any) -> Flow[None]:
         if not connection.closed:
             with self._translated("roll back", connection):
-                yield Call(connection.rollback)
-                yield Call(connection.set_autocommit, True)
+                yield from self._last_step(connection, connection.rollback)
             yield from self._give_back(connection)
+
+    def _last_step(self, connection: Any, end: Callable[[], Any]) -> Flow[None]:
+        try:
+            yield Call(end)
+            yield Call(connection.set_autocommit, True)
+        except OSError:  # of this machine: nobody knows how far the exchange came
+            yield Call(connection.close, shield=True)
+            raise
 
     def awaiting(self) -> PostgresBackend:
         return PostgresBackend(self.dsn, awaits=True)
@@ -244,9 +263,12 @@ class PostgresBackend(PostgresConnections):
         `change` names what the statement changes, "" if nothing: then a lost connection leaves nothing unknown.
         """
         if theirs is not None:
-            return (yield from self._rows_in(_psycopg(theirs), sql, values, savepoint))
+            return (yield from self._rows_in(_psycopg(theirs), sql, values, change, savepoint))
         cursor = yield from self._execute(sql, values, change)
-        rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
+        try:
+            rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
+        except (psycopg.Error, ValueError, ArithmeticError):  # and somebody has damaged one
+            rows = read_one_by_one(cursor)
         return rows
 
     def _count(self, sql: str, values: dict[str, Any], change: str) -> Flow[int]:
@@ -259,7 +281,9 @@ class PostgresBackend(PostgresConnections):
         try:
             with self._translated(change or "read", connection, unknown=bool(change)):
                 cursor = yield Call(partial(connection.execute, sql, values, binary=True))
-        except (StoreUnavailableError, pg.UniqueViolation):
+        except (StoreUnavailableError, PayloadError, JobConfigError, pg.UniqueViolation) as error:
+            if isinstance(error.__cause__, OSError):  # nobody knows how far the exchange came
+                yield Call(connection.close, shield=True)
             if connection.closed:  # so are, most likely, those that were idle: the server went away
                 yield from self._drop_connections()
             yield from self._give_back(connection)
@@ -271,9 +295,11 @@ class PostgresBackend(PostgresConnections):
         yield from self._give_back(connection)
         return cursor
 
-    def _rows_in(self, connection: Any, sql: str, values: dict[str, Any], savepoint: bool) -> Flow[list[Any]]:
+    def _rows_in(
+        self, connection: Any, sql: str, values: dict[str, Any], change: str, savepoint: bool
+    ) -> Flow[list[Any]]:
         """In the caller's transaction; a refused row must not spoil what the caller did before."""
-        with self._translated("the transaction given as connection=", connection):
+        with self._translated(change or "the transaction given as connection=", connection):
             if savepoint:
                 yield Call(connection.execute, "SAVEPOINT conquiet")
             try:
@@ -282,7 +308,7 @@ class PostgresBackend(PostgresConnections):
                 )  # the caller's connection may make other rows
                 yield Call(cursor.execute, sql, values)
                 rows: list[Any] = yield Call(cursor.fetchall)
-            except psycopg.Error:
+            except (psycopg.Error, UnicodeError):
                 if savepoint and not connection.closed:
                     yield Call(connection.execute, "ROLLBACK TO SAVEPOINT conquiet")
                 raise
@@ -301,5 +327,9 @@ def _psycopg(connection: Any) -> Any:
         raise JobConfigError(
             "connection= needs a transaction, and this psycopg connection commits every statement by itself: "
             "use it inside `with connection.transaction():`"
+        )
+    if theirs.info.encoding == "ascii":  # of a database in SQL_ASCII: psycopg gives bytes for texts then
+        raise JobConfigError(
+            "connection= needs an encoding, and this psycopg connection has none: execute(\"SET client_encoding TO 'UTF8'\")"
         )
     return theirs

@@ -1,4 +1,6 @@
-"""The PostgreSQL store's connections: taken for a statement each, checked before use, told apart after a fork."""
+"""The PostgreSQL store's connections: taken for a statement each, checked before use, told apart after a fork; and their
+errors made ours.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,25 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
-from conquiet.errors import JobError, OutcomeUnknownError, StoreUnavailableError, redact
+from conquiet.errors import (
+    JobConfigError,
+    JobError,
+    OutcomeUnknownError,
+    PayloadError,
+    StoreUnavailableError,
+    redact,
+)
 from conquiet.flow import Call, Flow
+from conquiet.jobs.damage import Unreadable
 from conquiet.jobs.listener import AsyncListener, Listener, is_quiet
 from conquiet.redaction import redact_dsn
 
-__all__ = ["PostgresConnections", "without_password"]
+__all__ = ["ENQUEUE", "PostgresConnections", "read_one_by_one", "without_password"]
+
+ENQUEUE = "enqueue"  # the one step of which a taken id is the caller's own affair
 
 _CHANNEL = "conquiet_jobs"
 _NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
@@ -27,6 +40,8 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
+# Whatever the database or the DSN say: in another encoding not every text could be sent, or read as a text.
+_ENCODING = {"client_encoding": "UTF8"}
 # UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it, and PostgreSQL,
 # left alone, plans it anew each time. And the server shall notice a worker whose machine is gone: until then the rows of
 # its transaction are locked, and nobody else can claim them. (Over a Unix socket these have no effect.)
@@ -66,7 +81,11 @@ class PostgresConnections:
         connection = yield from self._connect()
         with self._translated("listen", connection):
             yield from self._first_step(connection, Call(connection.execute, f"LISTEN {_CHANNEL}"))
-        return AsyncListener(connection) if self._awaits else Listener(connection)
+        try:
+            return AsyncListener(connection) if self._awaits else Listener(connection)
+        except OSError as error:  # no file descriptor left
+            yield Call(connection.close, shield=True)
+            raise StoreUnavailableError(f"listen on {self._where}: {error}") from error
 
     def _drop_connections(self) -> Flow[None]:
         closing = [*(idle.close for idle in self._idle), *(listener.close for listener in self._listeners)]
@@ -84,13 +103,24 @@ class PostgresConnections:
         if self._closed:
             raise JobError(f"the store on {self._where} is closed")
         connect = psycopg.AsyncConnection.connect if self._awaits else psycopg.Connection.connect
+        unreachable: Exception | None
         try:
-            settings: dict[str, Any] = {**_CONNECTION, **conninfo_to_dict(self.dsn), "autocommit": True}
+            settings: dict[str, Any] = {**_CONNECTION, **conninfo_to_dict(self.dsn)}
+            settings |= {**_ENCODING, "autocommit": True}
             connection = yield Call(lambda: connect(**settings))
             yield from self._first_step(connection, Call(connection.execute, _SETS))
             return connection
         except psycopg.Error as error:
             unreachable = without_password(error)
+        except UnicodeError:  # its text is not shown: it may quote a password
+            unreachable = None
+        except OSError as error:  # of this machine: no file descriptor left, say
+            unreachable = error
+        if unreachable is None:
+            raise JobConfigError(
+                f"{self._where} names no host that can exist, or holds no proper text: the parts of a host's name between "
+                "dots have 1 to 63 characters; write it as postgresql://user:password@host:5432/database"
+            )
         raise StoreUnavailableError(
             f"{self._where} cannot be reached: {redact(str(unreachable)).strip()}"
         ) from unreachable
@@ -124,13 +154,60 @@ class PostgresConnections:
     def _translated(self, what: str, connection: Any, unknown: bool = False):  # type: ignore[no-untyped-def]
         try:
             yield
-        except pg.UniqueViolation:
-            raise
-        except psycopg.Error as error:
-            reason = redact(str(error)).strip()
+        except pg.UniqueViolation as error:
+            if what == ENQUEUE:
+                raise
+            raise self._unavailable(what, error) from error
+        except (pg.UntranslatableCharacter, UnicodeEncodeError) as error:
+            raise self._untranslatable(what) from error
+        except (psycopg.Error, UnicodeError) as error:
             if connection.closed and unknown:
-                raise OutcomeUnknownError(
-                    f"{what} on {self._where}: the connection broke before the answer came ({reason}). It may have "
-                    "happened: read the job to find out"
-                ) from error
-            raise StoreUnavailableError(f"{what} on {self._where}: {reason}. Nothing was changed") from error
+                raise self._unknown(what, error) from error
+            raise self._unavailable(what, error) from error
+        except OSError as error:  # of this machine (no descriptor left, say), in the middle of an exchange
+            if unknown:
+                raise self._unknown(what, error) from error
+            raise self._unavailable(what, error) from error
+
+    def _unavailable(self, what: str, error: Exception) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{what} on {self._where}: {redact(str(error)).strip()}. Nothing was changed"
+        )
+
+    def _unknown(self, what: str, error: Exception) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            f"{what} on {self._where}: the connection broke before the answer came ({redact(str(error)).strip()}). It may "
+            "have happened: read the job to find out"
+        )
+
+    def _untranslatable(self, what: str) -> PayloadError | JobConfigError:
+        reason = f"{what} on {self._where}: a text holds a character that the encoding of the database or connection has not"
+        if what == ENQUEUE:
+            return PayloadError(f"{reason}. Nothing was enqueued: use a database with ENCODING 'UTF8'")
+        return JobConfigError(f"{reason}. Nothing was changed: use a database with ENCODING 'UTF8'")
+
+
+def read_one_by_one(cursor: Any) -> list[tuple[Any, ...]]:
+    """The rows that `cursor` holds, where fetching them failed: each value of which nothing can be made is `Unreadable`.
+
+    The statement has been executed, and may have leased these rows: with one that somebody damaged (a time that Python
+    has not) its neighbours must not be lost.
+    """
+    result, transformer = cursor.pgresult, Transformer(cursor)
+    loaders = [
+        transformer.get_loader(result.ftype(column), result.fformat(column))
+        for column in range(result.nfields)
+    ]
+    return [
+        tuple(_loaded(loader, result.get_value(row, column)) for column, loader in enumerate(loaders))
+        for row in range(result.ntuples)
+    ]
+
+
+def _loaded(loader: Any, value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return loader.load(value)
+    except (psycopg.Error, ValueError, ArithmeticError) as error:
+        return Unreadable(value.decode(errors="replace"), str(error))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from conquiet.jobs.backend import JobRow
+from conquiet.jobs.backend import JobRow, Settlement
 from conquiet.jobs.rows import GIVEN
 
-__all__ = ["COLUMNS", "LEASED", "number_array", "place", "text_array"]
+__all__ = [
+    "COLUMNS",
+    "LEASED",
+    "end_values",
+    "in_ascii",
+    "lease_values",
+    "number_array",
+    "place",
+    "text_array",
+]
 
 _CASTS = {"attempts": "attempts::text"}
 COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
@@ -31,3 +40,37 @@ def text_array(texts: Iterable[str]) -> str:
 
 def number_array(values: Iterable[float]) -> str:
     return f"{{{','.join(map(repr, values))}}}"
+
+
+def lease_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Leases, given as (job id, token)."""
+    return {
+        "ids": text_array(job_id for job_id, _ in leases),
+        "tokens": text_array(token for _, token in leases),
+    }
+
+
+def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
+    """What becomes of them."""
+    ends = list(ends)
+    return {
+        "states": [end.state.value for end in ends],
+        "outcomes": [end.outcome for end in ends],
+        "retries": [int(end.retry) for end in ends],
+        "delays": [end.delay for end in ends],
+        "errors": [end.error for end in ends],
+        "error_types": [end.error_type for end in ends],
+        "categories": [end.category for end in ends],
+    }
+
+
+def in_ascii(end: Settlement) -> Settlement:
+    """The same, its texts in characters that every encoding has."""
+    texts = ((name, getattr(end, name)) for name in ("error", "error_type", "category"))
+    return end._replace(
+        **{
+            name: text.encode("ascii", "backslashreplace").decode()
+            for name, text in texts
+            if text is not None
+        }
+    )

@@ -7,31 +7,38 @@ from collections.abc import Container, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from conquiet import payload
 from conquiet.clock import utc
-from conquiet.errors import DuplicateJobError, PayloadError
+from conquiet.errors import DuplicateJobError
 from conquiet.jobs.backend import Claim, JobRow, Settlement
 from conquiet.jobs.model import Attempt, Job, JobState, Lease
 
 __all__ = [
     "EXPIRED_ERROR",
     "GIVEN",
+    "STATES",
+    "as_datetime",
     "attempt_json",
+    "attempts_of",
     "duplicate_error",
     "duplicates",
     "job_of",
     "leased_row",
     "on_grid",
     "ready_place",
-    "shown_job",
-    "unreadable",
 ]
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
 IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
 # What a claim of Ready jobs has decided itself: it need not travel back.
 GIVEN = ("state", "lease_token", "lease_ttl", "lease_worker", "lease_started_at", "finished_at")
-_STATES = {state.value: state for state in JobState}
+STATES = {state.value: state for state in JobState}
+# Number, worker, start, end, outcome, category, type and text of the error.
+_STORED_ATTEMPTS = msgspec.json.Decoder(
+    list[tuple[int, str, float, float, str, str | None, str | None, str | None]]
+)
 
 
 def on_grid(seconds: float) -> float:
@@ -44,6 +51,7 @@ def on_grid(seconds: float) -> float:
 
 
 def job_of(row: JobRow) -> Job:
+    """The job in a sound row; of one that somebody has damaged an error, see `damage.py`."""
     # Hot, and a name looked up in a named tuple costs as much as building a lease: unpacked at once.
     (
         job_id,
@@ -67,19 +75,31 @@ def job_of(row: JobRow) -> Job:
         _,
         attempts,
     ) = row
+    # What JobRow says of types is what we write; others write past us, and SQLite takes anything, anywhere.
+    if not (
+        isinstance(job_id, str)  # type: ignore[redundant-expr]
+        and type(priority) is int
+        and type(retries) is int
+        and type(max_retries) is int
+        and type(version) is int
+        and type(lease_expiries) is int
+        and (correlation_id is None or isinstance(correlation_id, str))  # type: ignore[redundant-expr]
+        and (error is None or isinstance(error, str))
+    ):
+        raise TypeError("a column holds what it cannot hold")
     lease = None
     if token is not None and state == IN_FLIGHT:
-        lease = Lease(token, version, _at(expires_at), ttl or 0.0, worker or "")
+        lease = Lease(token, version, as_datetime(expires_at), ttl or 0.0, worker or "")
     return Job(
         job_id,
         queue,
         payload.decode(text),
         priority,
-        _STATES[state],
+        STATES[state],
         retries,
         max_retries,
-        None if retry_at is None else _at(retry_at),
-        _at(enqueued_at),
+        None if retry_at is None else as_datetime(retry_at),
+        as_datetime(enqueued_at),
         lease,
         error,
         () if attempts == "[]" and state != SUCCEEDED else _attempts(row),
@@ -88,36 +108,26 @@ def job_of(row: JobRow) -> Job:
     )
 
 
-def shown_job(row: JobRow) -> Job:
-    """The job, for people: one whose payload somebody damaged must not hide all the others."""
-    try:
-        return job_of(row)
-    except PayloadError as error:
-        return job_of(row._replace(payload="{}", error=unreadable(error)))
-
-
-def unreadable(error: PayloadError) -> str:
-    return f"its payload cannot be read: {error}"
-
-
-def _at(time: Any) -> datetime:
+def as_datetime(time: Any) -> datetime:
     return time if type(time) is datetime else utc(time)
 
 
+def attempts_of(stored: str | bytes) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(number, worker, utc(started), utc(ended), outcome, category, error_type, error)
+        for number, worker, started, ended, outcome, category, error_type, error in _STORED_ATTEMPTS.decode(
+            stored
+        )
+    )
+
+
 def _attempts(row: JobRow) -> tuple[Attempt, ...]:
-    written = tuple(_attempt(item) for item in json.loads(row.attempts))
+    written = attempts_of(row.attempts)
     if row.state != SUCCEEDED:
         return written
     # The hot path writes no history: what an ack would add stands in the row.
-    assert row.lease_started_at is not None
-    assert row.finished_at is not None
-    started_at, ended_at = _at(row.lease_started_at), _at(row.finished_at)
+    started_at, ended_at = as_datetime(row.lease_started_at), as_datetime(row.finished_at)
     return (*written, Attempt(row.lease_version, row.lease_worker or "", started_at, ended_at, "succeeded"))
-
-
-def _attempt(item: list[object]) -> Attempt:
-    number, worker, started, ended, outcome, category, error_type, error = item
-    return Attempt(number, worker, utc(started), utc(ended), outcome, category, error_type, error)  # type: ignore[arg-type]
 
 
 def attempt_json(number: int, worker: str, started: float, ended: float, end: Settlement) -> str:
@@ -152,7 +162,7 @@ def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
         error,
         attempts,
     ) = claimed
-    return JobRow(
+    values = (
         job_id,
         queue,
         payload,
@@ -174,6 +184,7 @@ def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
         None,
         attempts,
     )
+    return tuple.__new__(JobRow, values)  # hot: what JobRow() would do, without passing twenty arguments
 
 
 def duplicates(ids: Iterable[str], taken: Container[str]) -> list[str]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from conquiet.errors import JobConfigError, SchemaVersionError
 from conquiet.jobs.queries import Migration
 
-__all__ = ["check_version", "steps"]
+__all__ = ["check_version", "steps", "stored_version"]
+
+
+def stored_version(rows: Sequence[Any], where: str) -> int:
+    """The version in the table `conquiet_schema`, given as its rows (two are enough): one whole number."""
+    if len(rows) == 1 and len(rows[0]) == 1 and type(rows[0][0]) is int and rows[0][0] >= 0:
+        return int(rows[0][0])
+    found = "no row" if not rows else "several rows" if len(rows) > 1 else f"{ascii(tuple(rows[0]))[:60]}"
+    raise SchemaVersionError(
+        f"{where} has a table conquiet_schema with {found}, where one row with the version of the schema was expected. "
+        "Nothing was changed: restore it from a backup, or, if no job is to be kept, drop the tables conquiet_schema "
+        "and conquiet_jobs and open the store again"
+    )
 
 
 def check_version(found: int | None, newest: int, where: str, migrate: str) -> bool:

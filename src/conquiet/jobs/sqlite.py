@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from conquiet.clock import Clock
 from conquiet.flow import Call, Flow, Signal, Sleep
 from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.damage import shown_name
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 from conquiet.jobs.sqlite_steps import SqliteSteps
 
@@ -91,7 +93,7 @@ class SqliteBackend(SqliteSteps):
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         rows = yield from self._rows("stats", queue=queue, now=self._now())
-        return [QueueStats(*row) for row in rows]
+        return [QueueStats(shown_name(name), *counts) for name, *counts in rows]
 
     def _rows(self, name: str, **values: Any) -> Flow[list[Any]]:
         return (yield from self._call(partial(self._read, name, **values)))
@@ -112,7 +114,9 @@ class SqliteBackend(SqliteSteps):
 
     def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
         ((due,),) = yield from self._rows("next_due", queues=json.dumps(list(queues)))
-        return None if due is None else max(due - self._now(), 0.0)
+        if not isinstance(due, float | int) or due == math.inf:  # somebody wrote no time there: that is never
+            return None
+        return max(due - self._now(), 0.0)
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         """SQLite tells nobody; its data_version, which another process's commit changes, is cheap to look at."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import sqlite3
-import threading
 from collections.abc import Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 from conquiet.clock import Clock
-from conquiet.errors import JobConfigError, JobError, StoreUnavailableError
 from conquiet.jobs import schema
 from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
-from conquiet.jobs.connections import driver_connection
 from conquiet.jobs.model import JobState
 from conquiet.jobs.queries import load, migrations
 from conquiet.jobs.rows import (
@@ -27,8 +26,9 @@ from conquiet.jobs.rows import (
     on_grid,
     ready_place,
 )
+from conquiet.jobs.sqlite_connection import SqliteConnection
 from conquiet.jobs.wakeups import Wakeups
-from conquiet.sqlite_files import commits_by_itself, connected, read_only
+from conquiet.sqlite_files import read_only
 
 __all__ = ["SqliteSteps"]
 
@@ -40,29 +40,17 @@ _SQL = load("sqlite", columns=_COLUMNS, leased=_LEASED)
 _MIGRATIONS = migrations("sqlite")
 
 
-class SqliteSteps:
-    """One connection, used by one call at a time."""
-
+class SqliteSteps(SqliteConnection):
     def __init__(self, path: str, clock: Clock, synchronous: str) -> None:
-        if path in ("", ":memory:"):  # SQLite would take both for a database that nothing survives
-            raise JobConfigError(
-                "a SQLite store needs a file: sqlite:///jobs.db, or sqlite:////absolute/path.db"
-            )
-        self.path = os.path.abspath(path)  # the same file, wherever the process goes
-        self._pid = os.getpid()
+        super().__init__(path, synchronous)
         self._clock = clock
-        self._synchronous = synchronous
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._closed = False
         self._wakeups = Wakeups()
 
     def _now(self) -> float:
         return on_grid(self._clock.time())
 
     def _open(self, migrate: str) -> None:
-        with self._translated("open"):
-            self._connection = self._connected()
+        self._connect()
         try:
             # Looked at without the write lock, which somebody's transaction may hold for long.
             if schema.check_version(self._version(), _MIGRATIONS[-1].version, self.path, migrate):
@@ -72,19 +60,17 @@ class SqliteSteps:
             self._close()
             raise
 
-    def _connected(self, *begin: str) -> sqlite3.Connection:
-        return connected(self.path, self._synchronous, *begin)
-
     def _version(self, connection: sqlite3.Connection | None = None) -> int | None:
         table = "SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'"
-        if not self._execute(table, connection).fetchone():
-            return None
-        return self._execute("SELECT version FROM conquiet_schema", connection).fetchone()[0] or None
+        with self._translated("look at the schema"):
+            if not self._execute(table, connection).fetchone():
+                return None
+            rows = self._execute("SELECT * FROM conquiet_schema", connection).fetchmany(2)
+        return schema.stored_version(rows, self.path) or None
 
     def _migrate(self, target: int | None) -> list[str]:
         if self._connection is None and not self._closed:
-            with self._translated("open"):
-                self._connection = self._connected()
+            self._connect()
         with self._transaction("migrate"):
             return self._step_to(target)
 
@@ -144,9 +130,13 @@ class SqliteSteps:
 
     def _taken(self, rows: Sequence[NewRow], theirs: Any) -> set[str]:
         ids = json.dumps([row.id for row in rows])
-        return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
+        with self._translated("look for ids"):
+            return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
 
     def _claim(self, claim: Claim) -> tuple[list[JobRow], bool]:
+        return self._enduring(partial(self._claim_once, claim))
+
+    def _claim_once(self, claim: Claim) -> tuple[list[JobRow], bool]:
         token = f"{secrets.token_hex(16)}-"  # with the job's number: one draw of randomness for all
         values = {**claim._asdict(), "queues": json.dumps(claim.queues), "token": token}
         with self._transaction("claim"):
@@ -157,7 +147,10 @@ class SqliteSteps:
                 self._execute(_SQL["promote"], **values)
             statement = _SQL["claim" if late else "claim_ready"]
             claimed = self._execute(statement, **values, expired_error=EXPIRED_ERROR).fetchall()
-        claimed.sort(key=ready_place)  # the same in both
+        try:
+            claimed.sort(key=ready_place)  # the same in both
+        except TypeError:  # a priority that somebody damaged is none: last, as SQLite has it
+            claimed.sort(key=lambda row: (row[4] if type(row[4]) is int else math.inf, row[0]))
         if not late:
             return [leased_row(row, claim, token) for row in claimed], False
         rows = [JobRow(*row[1:]) for row in claimed]
@@ -209,11 +202,14 @@ class SqliteSteps:
 
     def _data_version(self) -> int:
         """A number that changes when somebody else commits."""
-        with self._lock:
+        with self._lock, self._translated("look for changes"):
             version: int = self._execute("PRAGMA data_version").fetchone()[0]
             return version
 
     def _read(self, name: str, **values: Any) -> list[Any]:
+        return self._enduring(partial(self._read_once, name, **values))
+
+    def _read_once(self, name: str, **values: Any) -> list[Any]:
         with self._lock, self._translated(name):  # a text that is no UTF-8 is noticed when it is fetched
             return self._execute(_SQL[name], **values).fetchall()
 
@@ -232,69 +228,6 @@ class SqliteSteps:
                     connection.execute(how)
         finally:
             connection.close()
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _open_connection(self) -> sqlite3.Connection:
-        if os.getpid() != self._pid:
-            raise JobError(
-                f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
-                "where SQLite must not use it: open a new one after the fork"
-            )
-        if self._connection is None:
-            raise self._is_closed()
-        return self._connection
-
-    def _is_closed(self) -> JobError:
-        return JobError(f"the store on {self.path} is closed")
-
-    def _execute(self, sql: str, connection: Any = None, **values: Any) -> sqlite3.Cursor:
-        with self._translated("execute"):
-            cursor: sqlite3.Cursor = (connection or self._open_connection()).cursor()
-            cursor.row_factory = None  # the caller's connection may make other rows
-            return cursor.execute(sql, values)
-
-    @contextmanager
-    def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
-        """One atomic step of our own, or a part of the caller's transaction, which the caller commits."""
-        if connection is not None:
-            theirs = driver_connection(connection)
-            if not isinstance(theirs, sqlite3.Connection):
-                raise JobConfigError(
-                    f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(connection).__name__}"
-                )
-            if commits_by_itself(theirs):
-                raise JobConfigError(
-                    "connection= needs a transaction, and this sqlite3 connection commits every statement by "
-                    'itself: execute("BEGIN IMMEDIATE") first'
-                )
-            yield theirs
-            return
-        with self._lock:
-            self._execute("BEGIN IMMEDIATE")
-            try:
-                with self._translated(what):
-                    yield None
-                self._execute("COMMIT")
-            except BaseException:
-                if self._connection is not None and self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _translated(self, what: str):  # type: ignore[no-untyped-def]
-        try:
-            yield
-        except sqlite3.IntegrityError:
-            raise
-        except sqlite3.OperationalError as error:
-            raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
-        except sqlite3.DatabaseError as error:
-            raise StoreUnavailableError(f"{what} on {self.path}: {error}") from error
 
 
 def _values(queue: str, row: NewRow, now: float) -> tuple[Any, ...]:

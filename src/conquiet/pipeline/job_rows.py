@@ -50,6 +50,7 @@ def checked_rows(batch: pa.RecordBatch) -> list[pa.Array]:
     ids, payloads, _, delays, correlation_ids = columns
     _refuse(pc.is_null(ids), "id is null", ids)
     for name, values in (("id", ids), ("correlation_id", correlation_ids)):
+        _check_text(name, values)
         lengths = pc.utf8_length(values)
         _refuse(pc.equal(lengths, 0), f"{name} is empty", ids)
         _refuse(pc.greater(lengths, MAX_NAME), f"{name} is longer than {MAX_NAME} characters", ids)
@@ -74,6 +75,17 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
             f"a value of {name} is no {wanted} that jobs can hold (an int of 32 bits, say)"
         ) from None
     return values if default is None else pc.fill_null(values, default)
+
+
+def _check_text(name: str, values: pa.Array) -> None:
+    """A string of Spark's need not be UTF-8, and nothing could be said of the row by such an id."""
+    try:
+        values.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        raise JobConfigError(
+            f"a value of {name} is no text: its bytes are no UTF-8. Nothing is published: leave such rows out, or encode "
+            f"them, as with hex({name}), before they are written"
+        ) from None
 
 
 def _refuse(wrong: pa.Array, reason: str, ids: pa.Array) -> None:

@@ -13,13 +13,13 @@ was taken for dead beside its successor, only ever continue from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conquiet.errors import QueueError, StagingLostError
 from conquiet.flow import run
 from conquiet.queue.exchange import Exchange
-from conquiet.queue.wire import pack
+from conquiet.queue.wire import pack, rows, text
 
 __all__ = ["Journal"]
 
@@ -48,9 +48,10 @@ class Journal:
     def finish(self) -> int:
         """Publish what is recorded and not published yet; how many rows of the batch are published."""
         while True:
-            batch, at, staging = self._call(_POSITION)
+            batch, at, staging = self._call(_POSITION, parse=_three)
             if at == b"0":
-                return int(self._call(_ROWS))
+                published: int = self._call(_ROWS, parse=int)
+                return published
             while self.step(batch, at, staging):
                 pass
 
@@ -62,10 +63,16 @@ class Journal:
         """Remove these lists, and those that other attempts of the batch have left, but none that is recorded."""
         self._call(_DISCARD, (attempts, *staging))
 
-    def _call(self, script: str, keys: Sequence[str | bytes] = (), *arguments: bytes | int) -> Any:
+    def _call(
+        self,
+        script: str,
+        keys: Sequence[str | bytes] = (),
+        *arguments: bytes | int,
+        parse: Callable[[Any], Any] | None = None,
+    ) -> Any:
         command = pack("EVAL", script, 1 + len(keys), self._key, *keys, *arguments)
         try:
-            return run(self._exchange.exchange(f"the journal {self._key}", command))
+            return run(self._exchange.exchange(f"the journal {self._key}", command, parse))
         except QueueError as error:
             if _LOST in str(error):
                 raise StagingLostError(
@@ -73,6 +80,11 @@ class Journal:
                     "published before stays"
                 ) from error
             raise
+
+
+def _three(reply: Any) -> tuple[bytes, bytes, bytes]:
+    batch, at, staging = (text(one).encode() for one in rows(reply))
+    return batch, at, staging
 
 
 _LOST = "STAGINGLOST"

@@ -50,7 +50,7 @@ class JsonRows:
         """A JSON object for each row."""
         convert = self._converter()
         texts = []
-        for row in batch.to_pylist(maps_as_pydicts="strict"):
+        for row in _rows(batch):
             try:
                 texts.append(encode(row if convert is None else convert(row)))
             except PayloadError as error:
@@ -61,6 +61,16 @@ class JsonRows:
 
     def _converter(self) -> Converter:
         return _struct(self._schema, "row")
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, KeyError) as error:  # its text may quote values
+        raise QueuePayloadError(
+            f"a row cannot be written ({type(error).__name__}): a text in it is no UTF-8, a time none of the years 1 to "
+            "9999, or a map has a key twice. Nothing is published: leave such rows out, or repair them"
+        ) from None
 
 
 def _converter(kind: DataType, name: str) -> Converter:

@@ -24,10 +24,11 @@ def first_refused(texts: pa.Array) -> tuple[int, str] | None:
             pc.index(lengths, longest).as_py(),
             f"it is {longest} bytes long, over the limit of {DEFAULT_LIMITS.max_bytes}",
         )
-    return _first_unreadable(texts.to_pylist())
+    # As bytes: a string of Spark's need not be UTF-8.
+    return _first_unreadable(texts.cast(pa.binary()).to_pylist())
 
 
-def _first_unreadable(texts: Iterable[str]) -> tuple[int, str] | None:
+def _first_unreadable(texts: Iterable[bytes]) -> tuple[int, str] | None:
     row = -1
     try:
         for text in texts:

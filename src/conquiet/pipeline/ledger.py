@@ -7,8 +7,9 @@ committed too; what comes behind is the next batch, whether a checkpoint knows o
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from redis import Redis
@@ -18,9 +19,11 @@ from conquiet.flow import run
 from conquiet.pipeline.blocks import Block
 from conquiet.pipeline.ledger_scripts import CLAIM, OPEN, REFRESH, SETTLE, TAKEN
 from conquiet.queue.exchange import Exchange
-from conquiet.queue.wire import as_mapping, pack
+from conquiet.queue.wire import as_mapping, pack, rows, text, whole
 
 __all__ = ["Claim", "Ledger", "losses_key"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +46,36 @@ class Ledger:
 
     def open(self) -> list[Block]:
         """Create the group if need be, become the owner; the blocks held, oldest first."""
-        return [Block.parse(text.decode()) for text in self._eval("open", OPEN)]
+        return [Block.parse(found) for found in self._eval("open", OPEN, parse=_texts)]
 
     def claim(self, count: int, bound: str = "") -> Claim | None:
         """The next block of at most `count` entries, none of them after `bound`; None if there is nothing new."""
-        reply = self._eval("claim", CLAIM, self._consumer, count, bound)
-        if reply is None:
-            return None
-        lo, hi, entries, size, lost = reply
-        return Claim(Block(lo.decode(), hi.decode(), entries), size, lost)
+        return self._eval("claim", CLAIM, self._consumer, count, bound, parse=_claim)
 
     def settle(self, block: Block) -> int:
         """Acknowledge the block and strike it out; how many of its entries were still pending."""
-        return int(self._eval("settle", SETTLE, block.lo, block.hi, block.count))
+        return self._eval("settle", SETTLE, block.lo, block.hi, block.count, parse=whole)
 
     def refresh(self, block: Block, min_idle_ms: int) -> int:
         """Reset the idle time of what is idle for that long; how many entries that was."""
-        return int(
-            self._eval("refresh", REFRESH, self._consumer, block.lo, block.hi, block.count, min_idle_ms)
-        )
+        arguments = (self._consumer, block.lo, block.hi, block.count, min_idle_ms)
+        return self._eval("refresh", REFRESH, *arguments, parse=whole)
 
     def lost(self) -> int:
         """Entries lost so far, by all runs of this source."""
-        counts = run(self._exchange(self._what("read the losses"), pack("HVALS", self._keys[3])))
-        return sum(map(int, counts))
+        command = pack("HVALS", self._keys[3])
+        return int(run(self._exchange(self._what("read the losses"), command, _sum)))
 
     def last_id(self) -> str:
         """The id of the newest entry that the stream has ever had."""
-        reply = run(self._exchange(self._what("look at the end"), pack("XINFO", "STREAM", self._stream)))
-        return str(as_mapping(reply)[b"last-generated-id"].decode())
+        command = pack("XINFO", "STREAM", self._stream)
+        return str(run(self._exchange(self._what("look at the end"), command, _last_id)))
 
-    def _eval(self, what: str, script: str, *arguments: str | int) -> Any:
+    def _eval(self, what: str, script: str, *arguments: str | int, parse: Callable[[Any], T]) -> T:
         command = pack("EVAL", script, len(self._keys), *self._keys, self._token, self._group, *arguments)
         try:
-            return run(self._exchange(self._what(what), command))
+            parsed: T = run(self._exchange(self._what(what), command, parse))
+            return parsed
         except QueueError as error:
             if str(error.__cause__).startswith(TAKEN):
                 raise QueueError(
@@ -90,6 +89,25 @@ class Ledger:
             f"{operation}, Spark source on stream {self._stream!r}, group {self._group!r}, "
             f"consumer {self._consumer!r}"
         )
+
+
+def _texts(reply: Any) -> list[str]:
+    return [text(one) for one in rows(reply)]
+
+
+def _sum(reply: Any) -> int:
+    return sum(map(int, _texts(reply)))
+
+
+def _claim(reply: Any) -> Claim | None:
+    if reply is None:
+        return None
+    lo, hi, entries, size, lost = rows(reply)
+    return Claim(Block(text(lo), text(hi), whole(entries)), whole(size), whole(lost))
+
+
+def _last_id(reply: Any) -> str:
+    return text(as_mapping(reply)[b"last-generated-id"])
 
 
 def losses_key(stream: str, group: str, consumer: str) -> str:

@@ -39,11 +39,14 @@ CLAIM = (
 local function value(reply, name)
   for i = 1, #reply, 2 do if reply[i] == name then return reply[i + 1] end end
 end
+local function above(one, other)  -- as texts: a number of Lua's cannot hold all of an id's digits
+  if #one ~= #other then return #one > #other end
+  return one > other
+end
 local function after(one, other)
   local ms, seq = one:match('(%d+)-(%d+)')
   local other_ms, other_seq = other:match('(%d+)-(%d+)')
-  ms, seq, other_ms, other_seq = tonumber(ms), tonumber(seq), tonumber(other_ms), tonumber(other_seq)
-  return ms > other_ms or (ms == other_ms and seq > other_seq)
+  return above(ms, other_ms) or (ms == other_ms and above(seq, other_seq))
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('NOGROUP No such key ' .. KEYS[1]) end
 local stream, group = redis.call('XINFO', 'STREAM', KEYS[1]), nil

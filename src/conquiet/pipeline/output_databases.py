@@ -24,7 +24,7 @@ from conquiet.pipeline.output_tables import (
     staged_count,
     staging_name,
 )
-from conquiet.redaction import redact_dsn
+from conquiet.redaction import misread_url, redact_dsn
 from conquiet.sqlite_files import opened, transaction
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def new_run(name: str) -> str:
 
 
 def output_database(dsn: str) -> OutputDatabase:
+    if misread := misread_url(dsn):
+        raise ReconcileConfigError(f"{redact_dsn(dsn)!r} is no place for outputs: {misread}")
     if dsn.startswith("sqlite:///"):
         return SqliteOutputs(unquote(dsn.removeprefix("sqlite:///").partition("?")[0]))
     if dsn.startswith(("postgresql://", "postgres://")):

@@ -7,25 +7,28 @@ times as fast as reading a value at a time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
-from conquiet.errors import QueueConnectionError, QueueError, redact
 from conquiet.queue import connect
+from conquiet.queue.exchange import TRANSPORT_ERRORS, translated
 from conquiet.queue.wire import pack
 
 __all__ = ["BlockReader", "parse_range"]
 
 _SOCKET_SECONDS = 60.0
 _RECEIVE_BYTES = 1 << 20
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, with which timestamps end in Python, and in SQL
 _PARTS = 8  # lines of the reply for an entry with one field: *2 $n id *2 $4 data $n <payload>
+
+T = TypeVar("T")
 
 
 class BlockReader:
@@ -51,15 +54,18 @@ class BlockReader:
     def read(self, lo: str, hi: str, count: int | None = None) -> pa.RecordBatch:
         """The entries from `lo` to `hi`, or the first `count` of them."""
         limit = () if count is None else ("COUNT", count)
-        ids, data = parse_range(self._ask("XRANGE", self._stream, lo, hi, *limit))
+        return self._ask(self._record_batch, "XRANGE", self._stream, lo, hi, *limit)
+
+    def write_down(self, key: str, field: str, value: int) -> None:
+        self._ask(bytes, "HSET", key, field, value)
+
+    def _record_batch(self, reply: bytes) -> pa.RecordBatch:
+        ids, data = parse_range(reply)
         arrays = [pa.array(ids, pa.binary()).cast(pa.string()), _text(data), _enqueued_at(ids)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def write_down(self, key: str, field: str, value: int) -> None:
-        self._ask("HSET", key, field, value)
-
-    def _ask(self, *command: str | int) -> bytes:
-        """The reply as it came, without its last line's end."""
+    def _ask(self, parse: Callable[[bytes], T], *command: str | int) -> T:
+        """The reply as it came, without its last line's end, as `parse` understands it."""
         # The echo marks the end: it cannot be in the reply, which is written before the token is known to anybody.
         token = secrets.token_hex(16).encode()
         mark = b"$32\r\n" + token + b"\r\n"
@@ -70,10 +76,9 @@ class BlockReader:
             reply = self._receive(mark)
             if reply.startswith(b"-"):
                 raise ResponseError(reply[1:].decode(errors="replace").strip())
-        except (RedisError, OSError) as error:
-            kind = QueueError if isinstance(error, ResponseError) else QueueConnectionError
-            raise kind(f"{command[0]} of stream {self._stream!r}: {redact(str(error))}") from error
-        return reply[:-2]
+            return parse(reply[:-2])
+        except TRANSPORT_ERRORS as error:
+            raise translated(f"{command[0]} of stream {self._stream!r}", error) from error
 
     def _receive(self, mark: bytes) -> bytes:
         received = bytearray()
@@ -142,6 +147,9 @@ def _decoded(value: bytes | None) -> str | None:
 
 
 def _enqueued_at(ids: Sequence[bytes]) -> pa.Array:
-    """The time in each id, milliseconds of the server's clock."""
-    micros = pa.array([int(one.partition(b"-")[0]) for one in ids], pa.int64())
-    return pc.multiply(micros, 1000).cast(pa.timestamp("us", tz="UTC"))
+    """The time in each id, milliseconds of the server's clock; null where no timestamp is as late."""
+    millis: list[int | None] = [int(one.partition(b"-")[0]) for one in ids]
+    if ids and millis[-1] > _LAST_MS:  # type: ignore[operator]
+        # Somebody chose such an id, and from then on the server continues it. They come in order: the last is the latest.
+        millis = [one if one <= _LAST_MS else None for one in millis]  # type: ignore[operator]
+    return pc.multiply(pa.array(millis, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from conquiet.errors import ConquietError, JobConfigError, QueueConfigError
-from conquiet.redaction import redact_dsn
+from conquiet.redaction import misread_url, redact_dsn
 
 __all__ = ["JobOptions", "StreamOptions", "parsed"]
 
@@ -80,6 +80,8 @@ def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | Jo
 
 
 def _checked_dsn(dsn: str) -> str:
+    if misread := misread_url(dsn):
+        raise JobConfigError(f"{redact_dsn(dsn)!r} is no usable URL of a job store: {misread}")
     scheme, _, rest = dsn.partition("://")
     if scheme == "memory":
         raise JobConfigError(
@@ -111,6 +113,10 @@ class _Reader:
         value = self._given.get(name.lower())
         if not value:
             raise self._refusal(f'format("conquiet") needs the option {name}: .option("{name}", …)')
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise self._refusal(f"option {name} is no valid Unicode: write it in whole characters") from None
         return value
 
     def name(self, name: str) -> str | None:

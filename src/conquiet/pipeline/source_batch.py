@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -23,7 +23,7 @@ from conquiet.pipeline.source_options import (
 )
 from conquiet.queue import connect
 from conquiet.queue.exchange import Exchange
-from conquiet.queue.wire import pack
+from conquiet.queue.wire import pack, rows, text
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -61,11 +61,11 @@ class ConquietBatchReader(DataSourceReader):
         with connect(self._url) as redis:
             exchange = Exchange(redis, awaits=False).exchange
             what = f"plan the read of stream {self._stream!r}"
-            first = run(exchange(what, pack("XRANGE", self._stream, self._lo, self._hi, "COUNT", 1)))
-            last = run(exchange(what, pack("XREVRANGE", self._stream, self._hi, self._lo, "COUNT", 1)))
+            first = run(exchange(what, pack("XRANGE", self._stream, self._lo, self._hi, "COUNT", 1), _id))
+            last = run(exchange(what, pack("XREVRANGE", self._stream, self._hi, self._lo, "COUNT", 1), _id))
         if not first or not last:
             return [Range("0", "0")]  # Spark makes a partition of none; this one has no entry
-        return list(_cut(first[0][0].decode(), last[0][0].decode(), self._partitions))
+        return list(_cut(first, last, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         assert isinstance(partition, Range)
@@ -77,6 +77,15 @@ class ConquietBatchReader(DataSourceReader):
                     return
                 lo = f"({batch.column(0)[-1].as_py()}"
                 entries = max(1, min(BLOCK_ENTRIES, _PAGE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+
+
+def _id(reply: Any) -> str | None:
+    """Of the one entry in the reply, if there is one."""
+    if not (found := rows(reply)):
+        return None
+    entry_id = text(found[0][0])
+    int(entry_id.partition("-")[0])  # ValueError: what begins with no time is no id
+    return entry_id
 
 
 def _edge(options: Mapping[str, str], by_id: str, by_time: str, default: str) -> str:

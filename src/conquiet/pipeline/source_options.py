@@ -16,7 +16,7 @@ SOURCE_SCHEMA = StructType(
     [
         StructField("id", StringType(), nullable=False),
         StructField("data", StringType(), nullable=True),
-        StructField("enqueued_at", TimestampType(), nullable=False),
+        StructField("enqueued_at", TimestampType(), nullable=True),
     ]
 )
 
@@ -94,6 +94,10 @@ def required(options: Mapping[str, str], name: str) -> str:
         raise QueueConfigError(
             f'format("conquiet") needs the option {name}: .option("{name}", …){_WHY.get(name, "")}'
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise QueueConfigError(f"option {name} is no valid Unicode: write it in whole characters") from None
     return value
 
 

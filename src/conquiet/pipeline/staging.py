@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from conquiet.errors import StagingLostError
 from conquiet.flow import run
 from conquiet.queue.exchange import Exchange
-from conquiet.queue.wire import pack
+from conquiet.queue.wire import pack, whole
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
 
@@ -48,7 +48,7 @@ class StagingList:
 
     def push(self, chunk: bytes) -> None:
         command = pack("EVAL", _PUSH, 2, *self._keys, chunk, self._seconds)
-        length = run(self._exchange.exchange("stage rows", command))
+        length = run(self._exchange.exchange("stage rows", command, whole))
         self.chunks += 1
         if length != self.chunks:
             raise StagingLostError(

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from conquiet.errors import QueueConfigError, redact
-from conquiet.redaction import redact_dsn
+from conquiet.redaction import impossible_host, impossible_text, redact_dsn
 
 __all__ = ["connect", "connect_async"]
 
@@ -44,8 +44,13 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
     }
     try:
         made = client.from_url(url, **settings)
+        given = made.connection_pool.connection_kwargs
+        if impossible_text(url) or impossible_text(given.get("path", "")):
+            raise ValueError("it has a NUL or half a surrogate pair in it")
+        if impossible_host(given.get("host", "")):
+            raise ValueError("no host can have that name: the parts between its dots have 1 to 63 characters")
         # A connection that does not connect yet: options that nothing takes are found now, not at the first command.
-        made.connection_pool.connection_class(**made.connection_pool.connection_kwargs)
+        made.connection_pool.connection_class(**given)
         return made
     except (ValueError, TypeError, AttributeError) as error:
         raise QueueConfigError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from conquiet.errors import GroupLostError, QueueConfigError, QueueConnectionError, QueueError, redact
 from conquiet.flow import Call, Flow
+from conquiet.redaction import printable
 
-__all__ = ["Exchange"]
+__all__ = ["TRANSPORT_ERRORS", "Exchange", "translated"]
 
 _GRACE_SECONDS = 5.0  # how much longer than BLOCK a blocking read may take before the server counts as lost
+
+# What comes of a reply that is none of Redis's: from the client's parser, and from whoever takes a reply apart.
+_MISSHAPEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+TRANSPORT_ERRORS = (RedisError, OSError, *_MISSHAPEN)
 
 
 class Exchange:
@@ -40,8 +46,15 @@ class Exchange:
         self._awaits = awaits
         self._pid = os.getpid()
 
-    def exchange(self, what: str, command: bytes, *, block_ms: int | None = None) -> Flow[Any]:
-        """Send `command` once; its reply. `what` names it in errors."""
+    def exchange(
+        self,
+        what: str,
+        command: bytes,
+        parse: Callable[[Any], Any] | None = None,
+        *,
+        block_ms: int | None = None,
+    ) -> Flow[Any]:
+        """Send `command` once; its reply, as `parse` understands it. `what` names it in errors."""
         if os.getpid() != self._pid:
             raise QueueError(
                 f"{what}: this object was made in process {self._pid} and inherited by its fork {os.getpid()}, "
@@ -51,7 +64,8 @@ class Exchange:
             connection = yield Call(self._pool.get_connection)
             try:
                 yield Call(connection.send_packed_command, (command,))
-                return (yield self._read(connection, block_ms))
+                reply = yield self._read(connection, block_ms)
+                return reply if parse is None else parse(reply)
             except ResponseError:
                 raise  # a reply like any other: the connection is in order
             except BaseException:
@@ -60,8 +74,8 @@ class Exchange:
                 raise
             finally:
                 yield Call(self._pool.release, connection, shield=True)
-        except (RedisError, OSError) as error:
-            raise _translated(what, error) from error
+        except TRANSPORT_ERRORS as error:
+            raise translated(what, error) from error
 
     def _read(self, connection: Any, block_ms: int | None) -> Call:
         read = partial(connection.read_response, disable_decoding=True)
@@ -75,13 +89,21 @@ class Exchange:
         return Call(partial(read, timeout=seconds))
 
 
-def _translated(what: str, error: Exception) -> QueueError:
-    reason = redact(str(error)).rstrip(". ") or type(error).__name__
+def translated(what: str, error: Exception) -> QueueError:
+    """One of `TRANSPORT_ERRORS` as an error of ours."""
+    what, reason = printable(what), printable(redact(str(error))).rstrip(". ") or type(error).__name__
     if reason.startswith("NOGROUP"):
         return GroupLostError(
             f"{what}: the consumer group is gone ({reason}). It is not created again by itself, because what "
             "was pending in it is lost: find out who removed it, then make a new queue object"
         )
-    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+    # Of a host that cannot be, or a password.
+    unsendable = isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError)
+    if unsendable or isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
         return QueueConnectionError(f"{what}: {reason}. Nothing was retried")
+    if isinstance(error, _MISSHAPEN):
+        return QueueError(
+            f"{what}: the answer is none that Redis gives ({type(error).__name__}: {reason[:200]}). Whether it was "
+            "done is not known: find out what answers at that address"
+        )
     return QueueError(f"{what}: {reason}")

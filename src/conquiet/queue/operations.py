@@ -21,7 +21,18 @@ from conquiet.observe.queue_metrics import QueueMetrics
 from conquiet.queue.config import QueueConfig, checked_int
 from conquiet.queue.exchange import Exchange
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
-from conquiet.queue.wire import as_mapping, bulk, bulk_head, name_of, pack, parse_entries, stream_entries
+from conquiet.queue.wire import (
+    as_mapping,
+    bulk,
+    bulk_head,
+    name_of,
+    pack,
+    parse_entries,
+    rows,
+    stream_entries,
+    text,
+    whole,
+)
 
 __all__ = ["StreamOperations"]
 
@@ -76,28 +87,27 @@ class StreamOperations:
 
     def enqueue(self, payload: json_rule.Payload) -> Flow[str]:
         command = self._xadd + bulk(self._encoded(payload))
-        reply = yield from self._exchange(self._what("enqueue"), command)
-        return reply.decode()  # type: ignore[no-any-return]
+        entry_id: str = yield from self._exchange(self._what("enqueue"), command, text)
+        return entry_id
 
     def enqueue_many(self, payloads: Iterable[json_rule.Payload]) -> Flow[list[str]]:
         """All payloads are checked before the first is sent; each chunk is in the stream whole or not at all."""
-        rows = [self._encoded(payload, index) for index, payload in enumerate(payloads)]
+        data = [self._encoded(payload, index) for index, payload in enumerate(payloads)]
         ids: list[str] = []
-        for chunk in _chunks(rows):
+        for chunk in _chunks(data):
             head = bulk_head(4 + len(chunk), "EVAL", _ENQUEUE_MANY, 1, self._stream)
             command = head + b"".join([b"$%d\r\n%b\r\n" % (len(row), row) for row in chunk])
             try:
-                reply = yield from self._exchange(self._what("enqueue_many"), command)
+                ids += (yield from self._exchange(self._what("enqueue_many"), command, text)).split()
             except QueueError as error:
-                if len(chunk) == len(rows):
+                if len(chunk) == len(data):
                     raise
                 raise PartialEnqueueError(
-                    f"{error}. Of {len(rows)} payloads {len(ids)} are in the stream for sure (.ids), the next "
+                    f"{error}. Of {len(data)} payloads {len(ids)} are in the stream for sure (.ids), the next "
                     f"{len(chunk)} are all in or all not, the rest was not sent",
                     ids,
                     len(chunk),
                 ) from error.__cause__
-            ids += reply.decode().split()
         return ids
 
     def read(self, block_ms: int, count: int) -> Flow[list[QueueMessage]]:
@@ -105,14 +115,17 @@ class StreamOperations:
         checked_int("count", count, at_least=1)
         command = self._reads.get((block_ms, count)) or self._read_command(block_ms, count)
         began = perf_counter()
-        reply = yield from self._exchange(self._what("read"), command, block_ms=block_ms)
-        messages, malformed = parse_entries(
-            stream_entries(reply), self.config.stream_key, self.config.consumer_group
+        messages: list[QueueMessage]
+        messages, malformed = yield from self._exchange(
+            self._what("read"), command, self._delivered, block_ms=block_ms
         )
         self._metrics.read(len(messages) + len(malformed), perf_counter() - began)
         if malformed:
             raise _malformed(malformed, messages)
         return messages
+
+    def _delivered(self, reply: Any) -> tuple[list[QueueMessage], list[MalformedEntry]]:
+        return parse_entries(stream_entries(reply), self.config.stream_key, self.config.consumer_group)
 
     def _read_command(self, block_ms: int, count: int) -> bytes:
         command = pack(
@@ -130,7 +143,7 @@ class StreamOperations:
         for start in range(0, len(ids), _CHUNK_ROWS):
             chunk = ids[start : start + _CHUNK_ROWS]
             command = pack("XACK", self._stream, self._group, *chunk)
-            acked += yield from self._exchange(self._what(what, *chunk[:1]), command)
+            acked += yield from self._exchange(self._what(what, *chunk[:1]), command, whole)
             self._metrics.acked(len(chunk))  # what is done counts, whatever becomes of the next chunk
         return acked
 
@@ -140,9 +153,9 @@ class StreamOperations:
     def ack_if_owner(self, message: Delivered) -> Flow[None]:
         entry_id = self._own_id(message)
         command = pack("EVAL", _ACK_IF_OWNER, 1, self._stream, self._group, self._consumer, entry_id)
-        acked, *owner = yield from self._exchange(self._what("ack_if_owner", entry_id), command)
+        acked, owner = yield from self._exchange(self._what("ack_if_owner", entry_id), command, _acked)
         if not acked:
-            fate = f"is held by consumer {name_of(owner[0])!r} now" if owner else "is not pending any more"
+            fate = f"is held by consumer {owner!r} now" if owner is not None else "is not pending any more"
             raise LeaseLostError(
                 f"{self._what('ack_if_owner', entry_id)}: refused, the entry {fate}. Whatever this consumer did "
                 "for it may be done again, or was: its effect must be idempotent"
@@ -156,49 +169,48 @@ class StreamOperations:
         what = self._what("claim_stale")
         # IDLE on the server: a page full of fresh entries must not hide the stale ones behind it.
         command = pack("XPENDING", self._stream, self._group, "IDLE", min_idle_ms, "-", "+", count)
-        stale = [row[0] for row in (yield from self._exchange(what, command))]
+        stale: list[str] = yield from self._exchange(what, command, _first_of_each)
         if not stale:
             return ClaimedMessages()
         command = pack("XCLAIM", self._stream, self._group, self._consumer, min_idle_ms, *stale)
-        entries = [
-            entry for entry in (yield from self._exchange(what, command)) if entry and entry[1] is not None
-        ]
-        self._metrics.claimed(len(entries))
-        claimed = {entry[0] for entry in entries}
+        messages, malformed = yield from self._exchange(what, command, self._claimed)
+        self._metrics.claimed(len(messages) + len(malformed))
+        claimed = {entry.id for entry in (*messages, *malformed)}
         # Not claimed: somebody else was faster, or the entry was trimmed or deleted while it was pending
         # (Redis 7 drops it from the pending list then, without a word).
         gone = yield from self._gone(what, [entry_id for entry_id in stale if entry_id not in claimed])
-        messages, malformed = parse_entries(entries, self.config.stream_key, self.config.consumer_group)
         if malformed:
             raise _malformed(malformed, ClaimedMessages(messages, gone))
         return ClaimedMessages(messages, gone)
 
-    def _gone(self, what: str, ids: list[bytes]) -> Flow[list[str]]:
+    def _claimed(self, reply: Any) -> tuple[list[QueueMessage], list[MalformedEntry]]:
+        entries = [entry for entry in rows(reply) if entry and entry[1] is not None]
+        return parse_entries(entries, self.config.stream_key, self.config.consumer_group)
+
+    def _gone(self, what: str, ids: list[str]) -> Flow[list[str]]:
         """Those of `ids` that are not in the stream any more."""
         gone: list[str] = []
         for entry_id in ids:
             command = pack("XRANGE", self._stream, entry_id, entry_id, "COUNT", 1)
-            if not (yield from self._exchange(what, command)):
-                gone += [entry_id.decode()]
+            if not (yield from self._exchange(what, command, rows)):
+                gone += [entry_id]
         return gone
 
     def backlog_stats(self) -> Flow[BacklogStats]:
         what = self._what("backlog_stats")
-        length = yield from self._exchange(what, pack("XLEN", self._stream))
+        length = yield from self._exchange(what, pack("XLEN", self._stream), whole)
         # Before XINFO, which answers a stream that is gone with "no such key": XPENDING says NOGROUP.
-        summary = yield from self._exchange(what, pack("XPENDING", self._stream, self._group))
-        pending, oldest, _, by_consumer = summary
-        groups = yield from self._exchange(what, pack("XINFO", "GROUPS", self._stream))
-        group = next((g for g in map(as_mapping, groups) if g[b"name"] == self._group), {})
-        first = yield from self._exchange(what, pack("XPENDING", self._stream, self._group, "-", "+", 1))
-        return BacklogStats(
-            length=length,
-            lag=group.get(b"lag"),
-            pending=pending,
-            pending_by_consumer={name_of(name): int(held) for name, held in by_consumer or ()},
-            oldest_pending_id=oldest.decode() if oldest else None,
-            oldest_pending_idle_ms=first[0][2] if first else None,
-        )
+        command = pack("XPENDING", self._stream, self._group)
+        pending, oldest, by_consumer = yield from self._exchange(what, command, _pending)
+        lag = yield from self._exchange(what, pack("XINFO", "GROUPS", self._stream), self._lag)
+        command = pack("XPENDING", self._stream, self._group, "-", "+", 1)
+        idle_ms = yield from self._exchange(what, command, _idle_ms)
+        return BacklogStats(length, lag, pending, by_consumer, oldest, idle_ms)
+
+    def _lag(self, reply: Any) -> int | None:
+        group = next((g for g in map(as_mapping, rows(reply)) if g[b"name"] == self._group), {})
+        lag = group.get(b"lag")
+        return None if lag is None else whole(lag)
 
     def _encoded(self, payload: json_rule.Payload, index: int | None = None) -> bytes:
         try:
@@ -217,7 +229,10 @@ class StreamOperations:
                 f"message {message.id} is of stream {message.stream!r}, group {message.group!r}: "
                 f"it cannot be acknowledged on {self._what('this queue')}"
             )
-        return message.id.encode()
+        try:
+            return message.id.encode()
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise QueueConfigError(f"{message.id!a} is no entry id") from error
 
     def _what(self, operation: str, entry_id: bytes | None = None) -> str:
         entry = f" of entry {entry_id.decode()}" if entry_id else ""
@@ -226,10 +241,30 @@ class StreamOperations:
         )
 
 
-def _chunks(rows: list[bytes]) -> Iterable[list[bytes]]:
+def _acked(reply: Any) -> tuple[int, str | None]:
+    acked, *owner = rows(reply)
+    return whole(acked), name_of(owner[0]) if owner else None
+
+
+def _first_of_each(reply: Any) -> list[str]:
+    return [text(row[0]) for row in rows(reply)]
+
+
+def _pending(reply: Any) -> tuple[int, str | None, dict[str, int]]:
+    pending, oldest, _, by_consumer = rows(reply)
+    held = {name_of(name): int(count) for name, count in by_consumer or ()}
+    return whole(pending), text(oldest) if oldest else None, held
+
+
+def _idle_ms(reply: Any) -> int | None:
+    first = rows(reply)
+    return whole(first[0][2]) if first else None
+
+
+def _chunks(data: list[bytes]) -> Iterable[list[bytes]]:
     chunk: list[bytes] = []
     size = 0
-    for row in rows:
+    for row in data:
         if len(chunk) == _CHUNK_ROWS or (chunk and size + len(row) > _CHUNK_BYTES):
             yield chunk
             chunk, size = [], 0

@@ -21,7 +21,10 @@ __all__ = [
     "name_of",
     "pack",
     "parse_entries",
+    "rows",
     "stream_entries",
+    "text",
+    "whole",
 ]
 
 FIELD = b"data"
@@ -42,20 +45,38 @@ def pack(*parts: bytes | str | int) -> bytes:
     return bulk_head(len(parts), *parts)
 
 
+def text(reply: bytes) -> str:
+    """A reply that is a text. Of another kind, it is no reply of Redis's: TypeError, as below."""
+    return bytes.decode(reply)
+
+
+def whole(reply: Any) -> int:
+    if type(reply) is not int:
+        raise TypeError(f"{type(reply).__name__} in the place of a number")
+    return reply
+
+
+def rows(reply: Any) -> list[Any]:
+    if type(reply) is not list:
+        raise TypeError(f"{type(reply).__name__} in the place of a list")
+    return reply
+
+
 def stream_entries(reply: Any) -> Any:
     """The entries in the reply to XREADGROUP for one stream: a map in RESP 3, a list of pairs in RESP 2."""
     if not reply:
         return ()
     if isinstance(reply, Mapping):
         return next(iter(reply.values()))
-    return reply[0][1]
+    return rows(reply)[0][1]
 
 
 def as_mapping(reply: Any) -> Mapping[bytes, Any]:
     """A reply of names and values: a map in RESP 3, a flat list in RESP 2."""
     if isinstance(reply, Mapping):
         return reply
-    return dict(zip(reply[::2], reply[1::2], strict=True))
+    named = rows(reply)
+    return dict(zip(named[::2], named[1::2], strict=True))
 
 
 def name_of(name: bytes) -> str:

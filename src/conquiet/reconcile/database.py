@@ -20,14 +20,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from conquiet.errors import OutcomeUnknownError, ReconcileConfigError, StoreUnavailableError
 from conquiet.reconcile.models import Base
 from conquiet.redaction import misread_url, redact, redact_dsn
 from conquiet.sqlite_files import BUSY_SECONDS, set_wal
 
-__all__ = ["create_tables", "insert_or_ignore", "open_database"]
+__all__ = ["SharedPool", "create_tables", "insert_or_ignore", "open_database", "translate_errors"]
 
 _CREATING = 0x636F6E71_7265636F  # the advisory lock under which tables are created
 
@@ -39,14 +41,17 @@ def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
     `StoreUnavailableError`, here and in everything that its sessions are used for.
     """
     url = _url(dsn)
+    if type(pool_size) is not int or pool_size < 1:
+        raise ReconcileConfigError(f"pool_size must be a whole number of at least 1, not {pool_size!r}")
     # Claims are somebody's business figures: they stay out of error texts.
-    options: dict[str, Any] = {"hide_parameters": True, "pool_size": pool_size, "max_overflow": 2 * pool_size}
+    options: dict[str, Any] = {"hide_parameters": True, "poolclass": SharedPool}
+    options |= {"pool_size": pool_size, "max_overflow": 2 * pool_size}
     if url.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": BUSY_SECONDS}
     else:
         options["pool_pre_ping"] = True  # a server may have been restarted since
     engine = create_engine(url, **options)
-    event.listen(engine, "handle_error", partial(_translate, redact_dsn(dsn)))
+    translate_errors(engine, redact_dsn(dsn))
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
     try:
@@ -55,6 +60,24 @@ def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
         engine.dispose()
         raise
     return sessionmaker(engine, expire_on_commit=False)
+
+
+class SharedPool(QueuePool):
+    """Connections for the threads of one process; that none is free is an error of ours."""
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        try:
+            return super()._do_get()
+        except PoolTimeoutError as error:
+            raise StoreUnavailableError(
+                f"all {self.size() + self._max_overflow} connections to the database of reports are in use, and none "
+                f"became free within {self.timeout():g} s. Nothing was done: open it with a higher pool_size"
+            ) from error
+
+
+def translate_errors(engine: Engine, where: str) -> None:
+    """Let what the driver raises come out of `engine` as errors of ours; `where` names the database in them."""
+    event.listen(engine, "handle_error", partial(_translate, where))
 
 
 def create_tables(engine: Engine) -> None:
@@ -83,15 +106,17 @@ def _insert_or_ignore(dialect: str, table: Table) -> Any:
 
 
 def _url(dsn: str) -> URL:
+    url = misread = None
     try:
-        if misread_url(dsn):
-            raise ValueError
-        url = make_url(dsn)
+        misread = misread_url(dsn)
+        url = make_url(dsn) if misread is None else None
     except (ArgumentError, ValueError, TypeError):  # whose texts quote pieces of it: a password, perhaps
+        pass
+    if url is None:
         raise ReconcileConfigError(
-            "the DSN is no URL: use sqlite:///reports.db or postgresql://user@host/database, and in a password %2F "
-            "for /, %3A for : and %40 for @"
-        ) from None
+            f"the DSN is no URL{f' that can be used ({misread})' if misread else ''}: use sqlite:///reports.db or "
+            "postgresql://user@host/database, and in a password %2F for /, %3A for : and %40 for @"
+        )
     backend = url.get_backend_name()
     if backend == "postgresql":
         return url.set(drivername="postgresql+psycopg")

@@ -156,5 +156,10 @@ def _check(metrics: Metrics, observed_at: datetime | None) -> None:
     for name, value in zip(METRIC_NAMES, metrics, strict=True):
         if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
             raise PlatformError(f"the adapter returned {name} that are no count")
-    if observed_at is not None and observed_at.tzinfo is None:
+    if observed_at is None:
+        return
+    if observed_at.tzinfo is None:
         raise PlatformError("the adapter returned an observed_at without a zone")
+    # Times at the very ends of the calendar have no counterpart in other zones, and are no times of observation.
+    if not 1 < observed_at.year < 9999:
+        raise PlatformError("the adapter returned an observed_at of a year that is none of ours")

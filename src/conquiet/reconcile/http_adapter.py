@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import (
@@ -29,6 +29,7 @@ from conquiet.payload import decode
 from conquiet.reconcile.platforms import Observation, PlatformAdapter
 from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 from conquiet.reconcile.verdict import Metrics
+from conquiet.redaction import impossible_host, printable
 
 __all__ = ["HttpAdapter"]
 
@@ -46,8 +47,14 @@ class HttpAdapter(PlatformAdapter):
         timeout_seconds: float = 10.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        url = urlsplit(base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
+        try:
+            url = urlsplit(base_url)
+            port = url.port
+            # As browsers do: what a request cannot hold goes percent-encoded, and what is so already stays.
+            path, query = (quote(part, safe="%/?:@!$&'()*+,;=~[]") for part in (url.path, url.query))
+        except (ValueError, TypeError, AttributeError):  # whose texts quote pieces of it: a password, perhaps
+            raise ReconcileConfigError("base_url is no URL: its host or its port cannot be read") from None
+        if url.scheme not in ("http", "https") or not url.hostname or impossible_host(url.hostname):
             raise ReconcileConfigError("base_url must be http://… or https://… with a host")
         if url.username is not None or url.password is not None:
             raise ReconcileConfigError("base_url must not hold credentials: give the token as token=…")
@@ -57,8 +64,8 @@ class HttpAdapter(PlatformAdapter):
             raise ReconcileConfigError(f"timeout_seconds must be above 0, not {timeout_seconds!r}")
         self._connection_class = HTTPSConnection if url.scheme == "https" else HTTPConnection
         self._host = url.hostname
-        self._port = url.port
-        self._target = (url.path or "/") + "?" + (url.query + "&" if url.query else "")
+        self._port = port
+        self._target = (path or "/") + "?" + (query + "&" if query else "")
         self._headers = {"Accept": "application/json", "Connection": "close"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -66,14 +73,18 @@ class HttpAdapter(PlatformAdapter):
         self._clock = clock
 
     def fetch(self, post_id: str) -> Observation:
+        try:
+            target = self._target + urlencode({"post_id": post_id})
+        except UnicodeEncodeError as error:
+            raise PlatformError("the post_id has half a surrogate pair in it: no platform has it") from error
         connection = self._connection_class(self._host, self._port, timeout=self._timeout)
         try:
-            status, headers, body = self._get(connection, self._target + urlencode({"post_id": post_id}))
+            status, headers, body = self._get(connection, target)
         except TimeoutError as error:
             raise PlatformError(f"{self._host} did not answer within {self._timeout:g} s") from error
         except (OSError, HTTPException) as error:
             raise PlatformError(
-                f"{self._host} did not answer properly: {type(error).__name__}: {str(error)[:200]}"
+                f"{self._host} did not answer properly: {type(error).__name__}: {printable(str(error)[:200])}"
             ) from error
         finally:
             connection.close()
@@ -148,7 +159,7 @@ class HttpAdapter(PlatformAdapter):
             return float(value[:9])
         try:
             moment = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import time
@@ -15,11 +16,12 @@ from conquiet.embedded import PostgresServer
 from conquiet.errors import StoreUnavailableError
 from conquiet.jobs import Job, JobState, NewJob, open_store
 from conquiet.testing.history import History, Verdict, check
+from conquiet.testing.recording.jobs import POINTS, add_unwritten
 from tests.acceptance.fleet import Fleet, Worker
-from tests.acceptance.jobs.recorded import POINTS, add_unwritten
 from tests.acceptance.jobs.worker import RETRY, Work
 
 AT_RANDOM, PAUSED = "random", "paused"
+RELEASING = "releasing"  # a point that only those reach who are told to end
 SLOTS = ("thread", "async", "thread", "async", "process")
 LEASE_SECONDS = 1.0
 PAUSE_SECONDS = 2.0
@@ -131,6 +133,7 @@ class KillCampaign:
         self._server_kills_left = server_kills
         self._server_kills = server_kills
         self._random = random.Random()
+        self._kills = kills
         self._fates = self._planned(kills, pauses)
         self._slots = [Slot(isolation) for isolation in SLOTS]
         self._deaths: Counter[tuple[str, str]] = Counter()
@@ -172,7 +175,7 @@ class KillCampaign:
         while True:
             stats = self._patiently(self._store.stats)
             done = sum(queue.succeeded + queue.failed for queue in stats.values())
-            if len(ids) < self._jobs and len(ids) - done < BACKLOG:
+            if self._is_time_to_enqueue(len(ids), done):
                 ids += self._enqueue(min(self._random.randint(20, 120), self._jobs - len(ids)), len(ids))
             through = done == self._jobs
             if through and not self._fates_left() and not self._server_kills_left:
@@ -186,6 +189,11 @@ class KillCampaign:
                 progress, moved_at = now, time.monotonic()
             assert time.monotonic() - moved_at < STALLED_SECONDS, f"stalled at {now}: {stats}, {self._slots}"
             time.sleep(0.02)
+
+    def _is_time_to_enqueue(self, enqueued: int, done: int) -> bool:
+        """Never so early that no work is left for the deaths to come; and always when there is none."""
+        open_until = self._jobs * (self._deaths.total() + len(self._slots) + 1) // (self._kills + 1)
+        return enqueued < self._jobs and (enqueued == done or enqueued < min(open_until, done + BACKLOG))
 
     def _fates_left(self) -> int:
         return len(self._fates) + sum(slot.fate is not None for slot in self._slots)
@@ -234,19 +242,22 @@ class KillCampaign:
         """Bury the dead, kill or pause whose time has come, put a new one in its place."""
         worker = slot.worker
         if worker is not None:
-            if slot.fate in (AT_RANDOM, PAUSED) or out_of_work:
-                self._strike(slot, worker)
+            if slot.fate in (AT_RANDOM, PAUSED, RELEASING) or out_of_work:
+                self._strike(slot, worker, out_of_work)
             code = worker.exit_code()
             if code is None:
                 return
-            assert (code, slot.fate is not None) == (-signal.SIGKILL, True), (
-                f"{worker.work} ended by itself, exit code {code}: {worker.last_words()}"
-            )
-            self._deaths[slot.isolation, slot.fate or ""] += 1
             worker.close()
+            if (code, slot.fate) == (0, RELEASING):  # it had nothing to give back: another takes its place
+                self._fates.insert(0, RELEASING)
+            else:
+                assert (code, slot.fate is not None) == (-signal.SIGKILL, True), (
+                    f"{worker.work} ended by itself, exit code {code}: {worker.last_words()}"
+                )
+                self._deaths[slot.isolation, slot.fate or ""] += 1
         self._fill(slot)
 
-    def _strike(self, slot: Slot, worker: Worker) -> None:
+    def _strike(self, slot: Slot, worker: Worker, out_of_work: bool = False) -> None:
         now = time.monotonic()
         if slot.fate is None or worker.exit_code() is not None or not worker.is_ready():
             return
@@ -254,7 +265,10 @@ class KillCampaign:
             slot.dies_at = now + self._random.uniform(0.0, 0.8)
         if now < slot.dies_at:
             return
-        if slot.fate != PAUSED:
+        if slot.fate == RELEASING and not out_of_work:
+            worker.send(signal.SIGTERM)  # it dies by itself, as it gives its jobs back
+            slot.dies_at = math.inf
+        elif slot.fate != PAUSED:
             worker.kill()
             slot.fate = AT_RANDOM  # also one that waited for its nth job, when there are no more
         elif slot.wakes_at is None:
@@ -277,7 +291,7 @@ class KillCampaign:
             str(self._folder / "history"),
             isolation=slot.isolation,
             die_at=fate if fate in POINTS else None,
-            die_at_nth=self._random.randint(1, 12),
+            die_at_nth=self._random.randint(1, {RELEASING: 1, "beating": 3}.get(fate or "", 12)),
             lease_ttl=LEASE_SECONDS,
             executor=self._executor,
         )

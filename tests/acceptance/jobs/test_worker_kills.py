@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from conquiet.embedded import PostgresServer
+from conquiet.testing.recording.jobs import POINTS
 from tests.acceptance.jobs.kill_campaign import AT_RANDOM, SLOTS, KillCampaign, Outcome
-from tests.acceptance.jobs.recorded import POINTS
 from tests.acceptance.jobs.worker import RETRY
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
-from tests.faults.recovery import refused, taken_over_after
+from tests.faults.recovery import double_valid_leases, refused, taken_over_after
 
 clauses = pytest.mark.clause("J-04", "J-10", "J-12", "J-13", "J-22", "J-26", "J-30")
 
@@ -81,11 +81,12 @@ def note(store: str, outcome: Outcome, folder: Path, record_figure: Record) -> N
         n=outcome.kills,
         lost=len(outcome.unfinished) + outcome.lost_effects,
         doubled=outcome.doubled_effects + outcome.doubled_acks,
+        killed_at=dict(outcome.by_fate),
         server_kills=outcome.server_kills,
         pauses=outcome.pauses,
         jobs=len(outcome.jobs),
-        double_valid_leases=sum(one.kind == "two-holders" for one in outcome.verdict.violations),
-        stale_settles_refused=refused(folder / "history"),
+        double_valid_leases=double_valid_leases(outcome.verdict),
+        stale_holders_refused=refused(folder / "history"),
         taken_over_after_the_lease=percentiles(taken_over_after(folder / "history")),
     )
 

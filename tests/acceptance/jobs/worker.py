@@ -24,8 +24,8 @@ from conquiet.flow import Flow
 from conquiet.jobs import Job, JobContext, JobStore, JobWorker, RetrySchedule, open_store, worker
 from conquiet.jobs.execution import Execution, Executor
 from conquiet.testing.history import History
+from conquiet.testing.recording.jobs import RecordedBackend, record
 from tests.acceptance.fleet import READY
-from tests.acceptance.jobs.recorded import RecordedBackend, record
 
 
 class AcksFirst(Executor):
@@ -39,6 +39,7 @@ class AcksFirst(Executor):
 
 RETRY = RetrySchedule(max_retries=3, base_seconds=0.01, max_seconds=0.05)
 LONGEST_SECONDS = 0.008  # of a handler
+SENDING = ("committing", "nacking", "releasing", "beating")  # points at which a statement is on its way
 HISTORY = "CONQUIET_TEST_HISTORY"  # where the child processes of isolation="process" find it
 
 
@@ -75,7 +76,7 @@ class Milestones:
                 os.write(1, READY)
             self._left -= point == self._point
             due = point == self._point and self._left == 0
-        if due and point == "committing":
+        if due and point in SENDING:
             threading.Thread(target=_die_soon, daemon=True).start()
         elif due:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -27,6 +27,7 @@ from conquiet.reconcile.models import AffiliateReport, Attempt, TrustEntry
 from conquiet.testing import ManualClock
 from tests.acceptance.reconcile import worker
 from tests.campaign import campaign_size
+from tests.faults.figures import Record
 from tests.unit.reconcile import oracle
 
 Sessions = sessionmaker[Session]
@@ -76,7 +77,7 @@ def fleet(*arguments: str) -> Iterator[Fleet]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_every_report_is_reconciled_and_every_score_as_undisturbed(
-    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path, record_figure: Record
 ) -> None:
     if backend == "sqlite":
         reports_dsn, jobs_dsn = f"sqlite:///{tmp_path}/reports.db", f"sqlite:///{tmp_path}/jobs.db"
@@ -104,7 +105,15 @@ def test_every_report_is_reconciled_and_every_score_as_undisturbed(
                 idle, seen = (0.0, done) if done > seen else (idle + 0.02, seen)
                 assert idle < PATIENCE, f"{done} of {attempts} attempts, and no more"
             assert workers.killed == kills
-    assert count(sessions, Attempt) == attempts
+    made = count(sessions, Attempt)
+    record_figure(
+        f"{backend}: reconciling workers killed -9",
+        n=kills,
+        lost=max(0, attempts - made),
+        doubled=max(0, made - attempts),
+        reports=total,
+    )
+    assert made == attempts
     assert count(sessions, TrustEntry) == count(
         sessions, AffiliateReport, AffiliateReport.status.not_like("%PLATFORM_DATA")
     )

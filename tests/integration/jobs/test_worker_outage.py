@@ -5,16 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import resource
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from conquiet.embedded import PostgresServer
-from conquiet.jobs import Job, JobState, JobStore, JobWorker, RetrySchedule, open_store
+from conquiet.errors import StoreUnavailableError
+from conquiet.jobs import (
+    Job,
+    JobState,
+    JobStore,
+    JobWorker,
+    RetrySchedule,
+    open_async_store,
+    open_store,
+)
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert, insert_async
 from tests.integration.jobs.processes import Program
@@ -244,3 +257,74 @@ def test_an_sqlite_file_locked_by_another_process(tmp_path: Path, start: Start, 
     with sqlite3.connect(path) as connection:
         assert json.dumps(connection.execute("PRAGMA integrity_check").fetchall()) == '[["ok"]]'
     connection.close()
+
+
+@contextmanager
+def descriptors_left(number: int) -> Iterator[None]:
+    """This process can open so many files and sockets more, and not one beyond them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = [os.dup(0) for _ in range(number + 1)]
+    for descriptor in lowest:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest[-1], hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@both
+def test_without_a_file_descriptor_it_waits_for_one(
+    postgres: JobStore, server: PostgresServer, start: Start, said: Callable[[], list[str]], isolation: str
+) -> None:
+    handler = pause if isolation == "thread" else pause_async
+    worker = JobWorker(postgres, handler, queues="q", isolation=isolation)
+    with psycopg.connect(server.dsn, autocommit=True) as admin:
+        postgres.enqueue("q", {})
+        running = start(worker)
+        until(lambda: worker.counts.succeeded == 1)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # not even what it closes can be had again
+        try:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            until(lambda: len(said()) == 1)
+            assert not running.ended
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    postgres.enqueue("q", {})
+    until(lambda: worker.counts.succeeded == 2)
+    assert not running.ended
+    running.stop()
+    assert said() == ONCE
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_with_few_file_descriptors_a_store_works_or_says_so(server: PostgresServer, left: int) -> None:
+    with open_store(server.dsn) as store:
+        refused = []
+
+        def listened() -> None:
+            try:
+                with store.listen("q") as wait:
+                    wait(0.0)
+            except StoreUnavailableError as error:
+                refused.append(str(error))
+
+        async def listened_async() -> None:
+            try:
+                with descriptors_left(left):
+                    async with await open_async_store(server.dsn) as other, other.listen("q") as wait:
+                        await wait(0.0)
+            except StoreUnavailableError as error:
+                refused.append(str(error))
+
+        with descriptors_left(left):
+            listened()
+        asyncio.run(listened_async())
+        assert refused or left > 2  # a connection, and two ends to wake who waits on it
+        refused.clear()
+        listened()
+        assert refused == []

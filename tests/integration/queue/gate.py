@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+
+from conquiet.testing.wire import Relay
 
 
-class Gate:
+class Gate(Relay):
     """Passes everything on until a strike is prepared; each strike happens once, at the `nth` such command.
 
     `lose`             the command never reaches the server, and the connection is cut
@@ -19,15 +19,12 @@ class Gate:
     """
 
     def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        super().__init__(port)
         self._strikes: list[_Strike] = []
-        self._open: set[socket.socket] = set()
-        self._threads = [threading.Thread(target=self._accept, name="gate")]
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self.port}/0"
 
     def lose(self, command: str, nth: int = 1) -> None:
         self._strikes.append(_Strike(command, nth, "lose"))
@@ -38,47 +35,13 @@ class Gate:
     def before(self, command: str, action: Callable[[], object]) -> None:
         self._strikes.append(_Strike(command, 1, "act", action))
 
-    def __enter__(self) -> Self:
-        self._threads[0].start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self._listener.close()
-        for end in list(self._open):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # the other side was faster
-        for thread in self._threads[1:]:
-            thread.join()
+        super().__exit__(kind, error, trace)
         assert not self._strikes, f"prepared, but the command never came: {self._strikes}"
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._pass_on, args=(client,), name="gate connection")
-            self._threads.append(thread)
-            thread.start()
-
-    def _pass_on(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
-            ends = {client, server}
-            self._open |= ends
-            try:
-                self._copy(client, server)
-            except OSError:
-                pass  # cut from outside
-            finally:
-                self._open -= ends
-
-    def _copy(self, client: socket.socket, server: socket.socket) -> None:
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
         reply_is_lost = False
         while True:
             for end in select.select((client, server), (), ())[0]:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
 
 from conquiet.embedded import PostgresServer
-from conquiet.errors import OutcomeUnknownError, StoreUnavailableError
+from conquiet.errors import OutcomeUnknownError, ReconcileConfigError, StoreUnavailableError
 from conquiet.local import PriorityDelayQueue
-from conquiet.reconcile import PlatformFetcher, ReconciliationService, open_database
+from conquiet.reconcile import (
+    PlatformFetcher,
+    ReconciliationService,
+    RetryScheduler,
+    create_app,
+    open_database,
+    resume,
+    run_reconciliation,
+)
 from conquiet.reconcile.desk import IntakeDesk
 
 REPORT = {
@@ -78,3 +90,59 @@ def test_what_is_wrong_with_values_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError), sessions.begin() as session:
         session.execute(text("INSERT INTO affiliate_reports DEFAULT VALUES"))
     sessions.kw["bind"].dispose()
+
+
+@pytest.fixture
+def exhausted(tmp_path: Path) -> Iterator[sessionmaker[Session]]:
+    """Sessions, all of whose connections are in use."""
+    sessions = open_database(f"sqlite:///{tmp_path / 'reports.db'}", pool_size=1)
+    pool: Any = sessions.kw["bind"].pool
+    pool._timeout = 0.05  # instead of half a minute
+    held = [sessions() for _ in range(3)]
+    for session in held:
+        session.execute(text("SELECT 1"))
+    yield sessions
+    for session in held:
+        session.close()
+    with sessions.begin() as session:  # given back, they serve again
+        assert session.scalar(text("SELECT 1")) == 1
+    sessions.kw["bind"].dispose()
+
+
+def test_that_no_connection_is_free_is_said(exhausted: sessionmaker[Session]) -> None:
+    queue = PriorityDelayQueue()
+    for use in (
+        lambda: IntakeDesk(exhausted, queue).submit(REPORT),
+        lambda: resume(exhausted),
+        RetryScheduler(exhausted, queue).run_once,
+        lambda: run_reconciliation(1, fetcher=PlatformFetcher({}), session_factory=exhausted),
+    ):
+        with pytest.raises(
+            StoreUnavailableError, match=r"all 3 connections .* in use, .* 0\.05 s.*pool_size"
+        ):
+            use()
+
+
+def test_that_no_connection_is_free_is_a_503(exhausted: sessionmaker[Session]) -> None:
+    async def ask() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(create_app(exhausted, PriorityDelayQueue()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://intake") as client:
+            posted = await client.post("/reports", json=REPORT)
+            return [posted, await client.get("/reports/1"), await client.get("/health")]
+
+    for answer in asyncio.run(ask()):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
+        assert int(answer.headers["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize("size", [0, -5, "x", None, 1.5, True])
+def test_a_pool_of_no_size_is_refused(tmp_path: Path, size: Any) -> None:
+    with pytest.raises(ReconcileConfigError, match="pool_size must be a whole number of at least 1"):
+        open_database(f"sqlite:///{tmp_path / 'reports.db'}", pool_size=size)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dsn", [None, 5, b"sqlite:///x.db", ""])
+def test_what_is_no_dsn_is_refused(dsn: Any) -> None:
+    with pytest.raises(ReconcileConfigError, match="use sqlite:///reports.db or postgresql://"):
+        open_database(dsn)

@@ -23,15 +23,14 @@ from conquiet.embedded import RedisServer
 from conquiet.jobs import open_store
 from conquiet.pipeline.blocks import Offset
 from conquiet.queue import connect
-from tests.acceptance.fleet import Fleet, Worker
+from tests.acceptance.fleet import Fleet
 from tests.campaign import FULL
+from tests.faults.figures import Record
+from tests.spark.deaths import AT_RANDOM, OVERLOADED, START_SECONDS, until_dead
 from tests.spark.reconcile.cases import METRICS, Row
 from tests.spark.reconcile.stream_driver import POINTS, STREAM, Work, start
 from tests.spark.source.doomed import POINTS as SOURCE_POINTS
 
-AT_RANDOM = "random"
-OVERLOADED = "Python worker failed to connect back"  # Spark gives a Python process 10 s to start, and no more
-START_SECONDS, LIFE_SECONDS = 300.0, 240.0
 TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
 POSTS = 40
 
@@ -40,7 +39,11 @@ POSTS = 40
 @pytest.mark.timeout(900)
 @pytest.mark.clause("P-08", "P-09")
 def test_killed_at_any_point_it_ends_as_if_undisturbed(
-    spark: SparkSession, tmp_path: Path, postgres_dsn: str, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    postgres_dsn: str,
+    capsys: pytest.CaptureFixture[str],
+    record_figure: Record,
 ) -> None:
     chance = random.Random()
     fates = planned(10 if FULL else 2, chance)  # a driver takes long to start
@@ -64,10 +67,10 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
             nth = 1 if fates[-1] == "opened" else chance.randint(1, 2)  # of two queries
             doom = {} if fates[-1] == AT_RANDOM else {"die_at": fates[-1], "die_at_nth": nth}
             driver = fleet.start(work(f"driver-{next(numbers)}", stores, **doom))
-            until_dead(driver, fates[-1], chance)
-            if driver.exit_code() == -signal.SIGKILL:
+            code = until_dead(driver, fates[-1], chance, at_random=(1.0, 20.0), life_seconds=240.0)
+            if code == -signal.SIGKILL:
                 deaths.append(fates.pop())
-            elif driver.exit_code() != 0:  # it did not get so far: another takes its place
+            elif code != 0:  # it did not get so far: another takes its place
                 assert OVERLOADED in driver.last_words(), driver.last_words()
             for group in stores:
                 assert acknowledged(client, group) <= committed(tmp_path / group, client)
@@ -89,10 +92,21 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
     assert left == dict.fromkeys(left, 0)
     assert read == dict.fromkeys(left, entries.added)
     entries.check(expected)
-    for group, dsn in stores.items():
-        found = result(tmp_path / group, dsn)
+    found = {group: result(tmp_path / group, dsn) for group, dsn in stores.items()}
+    differences = [
+        (Counter(rows), Counter(one[name])) for one in found.values() for name, rows in expected.items()
+    ]
+    record_figure(
+        "Spark: the streaming reconciliation killed -9, at every point and at random",
+        n=len(deaths),
+        lost=sum((wanted - got).total() for wanted, got in differences),
+        doubled=sum((got - wanted).total() for wanted, got in differences),
+        killed_at=dict(Counter(deaths)),
+        entries=entries.added,
+    )
+    for group, tables in found.items():
         for name, rows in expected.items():
-            assert Counter(found[name]) == Counter(rows), f"{name} of {group}"
+            assert Counter(tables[name]) == Counter(rows), f"{name} of {group}"
 
 
 def planned(kills: int, chance: random.Random) -> list[str]:
@@ -104,22 +118,6 @@ def planned(kills: int, chance: random.Random) -> list[str]:
     fates = [*points, *[AT_RANDOM] * at_random]
     chance.shuffle(fates)
     return fates
-
-
-def until_dead(driver: Worker, fate: str, chance: random.Random) -> None:
-    """Wait for the driver's death, or bring it about; it may also run out of work first."""
-    deadline = time.monotonic() + START_SECONDS
-    dies_at: float | None = None
-    while driver.exit_code() is None:
-        now = time.monotonic()
-        assert now < deadline, driver.last_words()
-        if driver.is_ready() and dies_at is None:
-            dies_at = now + (chance.uniform(1, 20) if fate == AT_RANDOM else LIFE_SECONDS)
-            deadline = dies_at + 1
-        if fate == AT_RANDOM and dies_at is not None and now >= dies_at:
-            driver.kill()
-        time.sleep(0.02)
-    driver.close()
 
 
 class Entries:

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -15,26 +14,25 @@ import pytest
 
 from conquiet.embedded import RedisServer
 from conquiet.queue import QueueConfig, QueueConsumer, connect
-from tests.acceptance.fleet import Fleet, Worker
+from tests.acceptance.fleet import Fleet
 from tests.campaign import FULL
+from tests.faults.figures import Record
+from tests.spark.deaths import AT_RANDOM, OVERLOADED, START_SECONDS, until_dead
 from tests.spark.source.doomed import POINTS
 from tests.spark.source.driver import Work
 from tests.spark.source.queries import CONSUMER, GROUP, STREAM, fill, sink_ids
 
-AT_RANDOM = "random"
 BACKLOG = 6_000  # entries that a driver finds, so that it does not run dry before it dies
-OVERLOADED = "Python worker failed to connect back"  # Spark gives a Python process 10 s to start, and no more
-START_SECONDS, LIFE_SECONDS = 300.0, 120.0
 
 
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.clause("P-03", "P-04")
 def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_figure: Record
 ) -> None:
     chance = random.Random()
-    kills = 30 if FULL else 1  # a driver takes long to start
+    kills = 20 if FULL else 1  # a driver takes long to start
     fates = planned(kills, chance)
     deaths: Counter[str] = Counter()
     numbers = count(1)
@@ -56,8 +54,10 @@ def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
                     endless=True,
                 )
             )
-            ids += until_dead(driver, fate, chance, lambda: fill(redis, range(BACKLOG // 4)))
-            if driver.exit_code() == -signal.SIGKILL:
+            code = until_dead(
+                driver, fate, chance, when_ready=lambda: ids.extend(fill(redis, range(BACKLOG // 4)))
+            )
+            if code == -signal.SIGKILL:
                 deaths[fates.pop()] += 1
             else:  # it did not get so far: another takes its place
                 assert OVERLOADED in driver.last_words(), driver.last_words()
@@ -67,13 +67,22 @@ def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
         left = redis.xpending(STREAM, GROUP)["pending"]
         ledger = redis.lrange(f"{{{STREAM}}}:conquiet-ledger:{GROUP}:{CONSUMER}", 0, -1)
     ours = sink_ids(tmp_path)
+    missing = len(set(ids) - set(ours) - set(plain.ids))
+    twice = len(ours) + len(plain.ids) - len({*ours, *plain.ids})
+    record_figure(
+        "Spark: drivers that read a stream killed -9, at every point and at random",
+        n=deaths.total(),
+        lost=missing,
+        doubled=twice,
+        killed_at=dict(deaths),
+        entries=len(ids),
+    )
     with capsys.disabled():
         print(
             f"\n{kills} kill -9 of drivers in a run of {len(ids):,} entries, {time.monotonic() - began:.0f} s\n"
             f"  killed at: {', '.join(f'{point} {times}' for point, times in deaths.most_common())}\n"
             f"  Spark {len(ours):,}, plain consumer {len(plain.ids):,}, "
-            f"missing {len(set(ids) - set(ours) - set(plain.ids))}, "
-            f"twice {len(ours) + len(plain.ids) - len({*ours, *plain.ids})}, pending {left}"
+            f"missing {missing}, twice {twice}, pending {left}"
         )
     assert Counter([*ours, *plain.ids]) == Counter(ids)  # every one, and every one once
     assert plain.ids
@@ -119,24 +128,3 @@ class PlainConsumer:
                 if message is not None:
                     self.ids.append(message.id)
                     consumer.ack(message)
-
-
-def until_dead(
-    driver: Worker, fate: str, chance: random.Random, refill: Callable[[], list[str]]
-) -> list[str]:
-    """Wait for the driver's death, or bring it about; the entries added meanwhile."""
-    ids: list[str] = []
-    deadline = time.monotonic() + START_SECONDS
-    dies_at: float | None = None
-    while driver.exit_code() is None:
-        now = time.monotonic()
-        assert now < deadline, driver.last_words()
-        if driver.is_ready() and dies_at is None:
-            ids += refill()
-            dies_at = now + (chance.uniform(0, 6) if fate == AT_RANDOM else LIFE_SECONDS)
-            deadline = dies_at + 1
-        if fate == AT_RANDOM and dies_at is not None and now >= dies_at:
-            driver.kill()
-        time.sleep(0.02)
-    driver.close()
-    return ids

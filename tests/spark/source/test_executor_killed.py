@@ -14,15 +14,16 @@ import pytest
 from conquiet.embedded import RedisServer
 from conquiet.queue import connect
 from tests.acceptance.fleet import Fleet, Worker
+from tests.faults.figures import Record
+from tests.spark.deaths import START_SECONDS
 from tests.spark.source.driver import Work
 from tests.spark.source.queries import fill, pending, sink_ids
 
-START_SECONDS = 300.0
 
-
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.clause("P-10")
-def test_a_killed_executor_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_killed_executor_loses_and_doubles_nothing(tmp_path: Path, record_figure: Record) -> None:
     with RedisServer() as server, connect(server.url) as redis, Fleet(tmp_path) as fleet:
         ids = fill(redis, range(6_000))  # six batches
         driver = fleet.start(Work("driver", server.url, str(tmp_path), master="local-cluster[2,1,1024]"))
@@ -33,7 +34,16 @@ def test_a_killed_executor_loses_and_doubles_nothing(tmp_path: Path) -> None:
         until(driver, lambda: set(executors_of(driver)) - set(executors) != set() or driver.exit_code() == 0)
         assert driver.wait(START_SECONDS) == 0, driver.last_words()
         assert pending(redis) == 0
-    assert Counter(sink_ids(tmp_path)) == Counter(ids)
+    wanted, found = Counter(ids), Counter(sink_ids(tmp_path))
+    record_figure(
+        "Spark: an executor killed -9 under a query that reads a stream",
+        n=1,
+        lost=(wanted - found).total(),
+        doubled=(found - wanted).total(),
+        entries=len(ids),
+        whole=True,
+    )
+    assert found == wanted
 
 
 def until(driver: Worker, holds: Callable[[], bool]) -> None:

@@ -203,3 +203,13 @@ def test_ledgers_of_different_readers_never_share_a_key() -> None:
     names = [("a", "b:c", "d"), ("a", "b", "c:d"), ("a:b", "c", "d"), ("a", "b%3Ac", "d"), ("{a}b", "c", "d")]
     assert len({losses_key(*name) for name in names}) == len(names)
     assert losses_key("{tag}x", "g", "c").startswith("{tag}x:")
+
+
+def test_a_bound_holds_to_the_last_digit_of_an_id(redis: Redis, ledger: Ledger) -> None:
+    """Such ids are more than a number of the server's scripts can tell apart."""
+    ids = ["18446744073709551608-1", "18446744073709551609-1", "18446744073709551609-9223372036854775807"]
+    ids += ["18446744073709551609-9223372036854775808", "18446744073709551610-1"]
+    add(redis, *ids)
+    claims = [ledger.claim(10, bound) for bound in ids]
+    assert claims == [Claim(Block(entry_id, entry_id, 1), 6, 0) for entry_id in ids]
+    assert ledger.claim(10) is None

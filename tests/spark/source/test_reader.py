@@ -86,3 +86,25 @@ def test_a_field_of_another_name_is_not_taken_for_data_on_the_fast_way() -> None
     assert parse_range(b"*1\r\n" + entry % b"data") == ([b"1-1"], [b"{}"])
     assert parse_range(b"*1\r\n" + entry % b"atad") == ([b"1-1"], [None])
     assert parse_range(b"*0") == ([], [])
+
+
+LATEST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+
+
+def test_an_id_that_is_no_time_costs_nothing_but_the_time(redis: Redis, reader: BlockReader) -> None:
+    """Anybody may choose the id of an entry, up to 2**64 - 1 milliseconds; from then on the server goes on from there."""
+    ids = ["1-1", f"{LATEST}-0", f"{LATEST + 1}-0", "9223372036854775-1", "9223372036854775807-1"]
+    ids += ["18446744073709551610-1"]
+    for entry_id in ids:
+        redis.xadd("s", {"data": "{}"}, id=entry_id)
+    ids.append(redis.xadd("s", {"data": "{}"}).decode())
+    assert ids[-1] == "18446744073709551610-2"
+    rows = reader.read("-", "+").to_pylist()
+    assert [(row["id"], row["data"]) for row in rows] == [(entry_id, "{}") for entry_id in ids]
+    first, last = (
+        datetime(1970, 1, 1, 0, 0, 0, 1_000, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC),
+    )
+    assert [row["enqueued_at"] for row in rows] == [first, last, None, None, None, None, None]
+    assert reader.read(f"{LATEST}-0", f"{LATEST}-0").to_pylist()[0]["enqueued_at"] == last
+    assert reader.read("18446744073709551610-2", "+").to_pylist()[0]["enqueued_at"] is None

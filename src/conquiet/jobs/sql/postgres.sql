@@ -51,7 +51,7 @@ WITH ready AS (
 UPDATE conquiet_jobs AS job SET
     state = 'InFlight',
     lease_token = %(token)s || seq,
-    lease_version = lease_version + 1,
+    lease_version = least(lease_version::bigint + 1, 2147483647),
     lease_expires_at = (SELECT clock_timestamp()) + %(ttl)s * interval '1 second',
     lease_ttl = %(ttl)s,
     lease_worker = %(worker)s,
@@ -85,7 +85,7 @@ WITH ready AS (
     UPDATE conquiet_jobs AS job SET
         state = 'InFlight',
         lease_token = %(token)s || seq,
-        lease_version = lease_version + 1,
+        lease_version = least(lease_version::bigint + 1, 2147483647),
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
         lease_worker = %(worker)s,
@@ -95,23 +95,23 @@ WITH ready AS (
 ), again AS (
     -- The lease before this one has lapsed: that goes into the history, and once too often is the end.
     UPDATE conquiet_jobs AS job SET
-        state = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
+        state = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
         attempts = attempts || jsonb_build_array(jsonb_build_array(lease_version, lease_worker,
             date_part('epoch', lease_started_at), date_part('epoch', lease_expires_at), 'lease expired', NULL,
-            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
-            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
-                THEN format(%(expired_error)s, lease_expiries + 1) END)),
-        error = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
-            THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
-        finished_at = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
-        retry_at = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN retry_at END,
-        lease_token = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN %(token)s || seq END,
-        lease_version = lease_version + (lease_expiries + 1 < %(max_lease_expiries)s)::int,
+            CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
+            CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s
+                THEN format(%(expired_error)s, lease_expiries::bigint + 1) END)),
+        error = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s
+            THEN format(%(expired_error)s, lease_expiries::bigint + 1) ELSE error END,
+        finished_at = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
+        retry_at = CASE WHEN lease_expiries::bigint + 1 < %(max_lease_expiries)s THEN retry_at END,
+        lease_token = CASE WHEN lease_expiries::bigint + 1 < %(max_lease_expiries)s THEN %(token)s || seq END,
+        lease_version = least(lease_version::bigint + (lease_expiries::bigint + 1 < %(max_lease_expiries)s)::int, 2147483647),
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
         lease_worker = %(worker)s,
         lease_started_at = clock_timestamp(),
-        lease_expiries = lease_expiries + 1
+        lease_expiries = least(lease_expiries::bigint + 1, 2147483647)
     WHERE ctid = ANY(ARRAY(SELECT place FROM chosen WHERE lapsed))
     RETURNING job.seq, job.waiting, {columns}
 )
@@ -163,14 +163,16 @@ SELECT ended.place FROM ended CROSS JOIN (SELECT count(*) FROM woken) AS told;
 
 -- name: heartbeat
 -- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a
--- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
+-- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current. (A ttl that
+-- somebody damaged extends nothing, and fails no neighbours.)
 WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[])),
 free AS (
     SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
     WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED
 ), extended AS (
     UPDATE conquiet_jobs AS job
-    SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
+    SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp()
+        + CASE WHEN job.lease_ttl BETWEEN 0 AND 4e9 THEN job.lease_ttl END * interval '1 second')
     FROM free WHERE job.id = free.id RETURNING job.lease_token, job.lease_expires_at
 )
 SELECT lease_token, date_part('epoch', lease_expires_at) FROM extended
@@ -214,8 +216,8 @@ WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(
 
 -- name: next_due
 -- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses. The first of
--- each in the order of its index.
-SELECT date_part('epoch', min(at) - clock_timestamp()) FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
+-- each in the order of its index. (Subtracted as numbers: there is no interval from now to infinity.)
+SELECT date_part('epoch', min(at)) - date_part('epoch', clock_timestamp()) FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
     (SELECT timestamptz '1970-01-01' AS at FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = name
         ORDER BY priority, seq LIMIT 1)
     UNION ALL

@@ -11,7 +11,8 @@ from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import StaleLeaseError
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, RetrySchedule, open_store
 from conquiet.testing.verification.findings import Check, require
-from conquiet.testing.verification.workers import EFFECTS, kill_until
+from conquiet.testing.verification.job_faults import effects_in
+from conquiet.testing.verification.workers import EFFECTS
 
 __all__ = ["job_checks", "open_for_checks"]
 
@@ -24,9 +25,9 @@ def open_for_checks(dsn: str) -> JobStore:
     return open_store(dsn, retry=RetrySchedule(base_seconds=0.01, max_seconds=0.05))
 
 
-def job_checks(store: JobStore, work: int, kills: int) -> list[Check]:
-    """The checks for a store that is used for nothing else."""
-    of = _Checks(store, work, kills)
+def job_checks(store: JobStore, work: int) -> list[Check]:
+    """The checks that need no faults, for a store that is used for nothing else."""
+    of = _Checks(store, work)
     checks = [
         Check("what is enqueued comes back as it was", of.round_trip),
         Check("one valid lease per job, however many claim at once", of.one_lease),
@@ -36,18 +37,14 @@ def job_checks(store: JobStore, work: int, kills: int) -> list[Check]:
         Check("a job fails after its retries, not later", of.retry_bound),
     ]
     if store.capabilities.shared:
-        checks += [
-            Check("effect and acknowledgement happen together or not at all", of.together),
-            Check("workers killed -9: nothing lost, no effect twice", of.kills),
-        ]
+        checks += [Check("effect and acknowledgement happen together or not at all", of.together)]
     return checks
 
 
 class _Checks:
-    def __init__(self, store: JobStore, work: int, kills: int) -> None:
+    def __init__(self, store: JobStore, work: int) -> None:
         self._store = store
         self._jobs = work
-        self._kills = kills
 
     def round_trip(self) -> str:
         store = self._store
@@ -153,27 +150,9 @@ class _Checks:
         self._run(store, "create", create)
         self._run(store, "half", half)
         require(attempts == 2, f"the job ran {attempts} times, not twice")
-        require(
-            self._effects(store) == ["half"],
-            f"the effect is there {len(self._effects(store))} times, not once",
-        )
+        found = effects_in(store)
+        require(found == ["half"], f"the effect is there {len(found)} times, not once")
         return "an effect whose handler failed was rolled back"
-
-    def kills(self) -> str:
-        store = self._store
-        before = len(self._effects(store))
-        ids = set(store.enqueue_many("killed", [{"n": n} for n in range(self._jobs)]))
-
-        def done() -> bool:
-            stats = store.stats("killed")["killed"]
-            return stats.succeeded + stats.failed == self._jobs
-
-        killed = kill_until({"dsn": store.dsn, "queue": "killed"}, self._jobs, self._kills, done)
-        effects = Counter(self._effects(store)[before:])
-        lost, twice = ids - set(effects), [job for job, times in effects.items() if times > 1]
-        require(not lost, f"{len(lost)} of {self._jobs} jobs have no effect")
-        require(not twice, f"{len(twice)} effects happened twice")
-        return f"{self._jobs} jobs, {killed} kills, 0 lost, 0 twice"
 
     def _taken_over(self, queue: str) -> tuple[JobStore, Job, Job]:
         """A job whose first lease lapsed, and which another has now."""
@@ -189,16 +168,6 @@ class _Checks:
     def _run(self, store: JobStore, queue: str, handler: Any) -> None:
         store.enqueue(queue, {})
         JobWorker(store, handler, queues=queue, concurrency=1).run_until_idle(wait_for_delayed=True)
-
-    def _effects(self, store: JobStore) -> list[str]:
-        found: list[str] = []
-
-        def read(job: Job, context: Any) -> None:
-            rows = context.connection.execute(f"SELECT job FROM {EFFECTS}")  # noqa: S608
-            found.extend(row[0] for row in rows)
-
-        self._run(store, "read", read)
-        return found
 
 
 def _wait(seconds: float) -> None:

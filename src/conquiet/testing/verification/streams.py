@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import Counter
 from typing import Any
@@ -10,21 +9,19 @@ from typing import Any
 from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import LeaseLostError
 from conquiet.queue import QueueConfig, RedisStreamsQueue
+from conquiet.queue.exchange import TRANSPORT_ERRORS, translated
+from conquiet.testing.verification.corner import StreamCorner
 from conquiet.testing.verification.findings import Check, Finding, require
-from conquiet.testing.verification.workers import kill_until
 
 __all__ = ["StreamChecks"]
 
 
 class StreamChecks:
-    """Uses streams whose names begin with `conquiet-verify-`; `clear` removes them."""
+    """What needs no faults, on streams of the corner."""
 
-    def __init__(self, redis: Any, url: str, messages: int, kills: int) -> None:
-        self._redis = redis
-        self._url = url
+    def __init__(self, corner: StreamCorner, messages: int) -> None:
+        self._corner = corner
         self._messages = messages
-        self._kills = kills
-        self._prefix = f"conquiet-verify-{secrets.token_hex(4)}"
 
     def checks(self) -> list[Check]:
         return [
@@ -32,22 +29,17 @@ class StreamChecks:
             Check("a message goes to one consumer of a group", self._one_consumer),
             Check("unacknowledged stays pending, and can be claimed", self._recovery),
             Check("a consumer that lost a message cannot acknowledge it", self._fencing),
-            Check("consumers killed -9: nothing lost", self._killed),
         ]
 
     def notes(self) -> list[Finding]:
         """What the server's own settings can lose."""
         return [
-            Finding("persistence", "note", _persistence(self._redis)),
-            Finding("memory", "note", _memory(self._redis)),
+            Finding("persistence", "note", _persistence(self._corner.redis)),
+            Finding("memory", "note", _memory(self._corner.redis)),
         ]
 
-    def clear(self) -> None:
-        for key in self._redis.scan_iter(f"{self._prefix}*"):
-            self._redis.delete(key)
-
     def _queue(self, name: str, consumer: str = "one") -> RedisStreamsQueue:
-        return RedisStreamsQueue(self._redis, QueueConfig(f"{self._prefix}-{name}", "verify", consumer))
+        return RedisStreamsQueue(self._corner.redis, QueueConfig(self._corner.key(name), "verify", consumer))
 
     def _round_trip(self) -> str:
         queue = self._queue("round-trip")
@@ -109,26 +101,6 @@ class StreamChecks:
         require(False, "the consumer that lost the message could acknowledge it")
         return ""
 
-    def _killed(self) -> str:
-        queue = self._queue("killed", "rescuer")
-        queue.enqueue_many([{"n": n} for n in range(self._messages)])
-        effects = f"{self._prefix}-effects"
-
-        def done() -> bool:
-            for message in queue.claim_stale(500, 100):
-                self._redis.hincrby(effects, str(message.payload["n"]), 1)
-                queue.ack(message)
-            stats = queue.backlog_stats()
-            return not stats.pending and not stats.lag
-
-        order = {"url": self._url, "stream": f"{self._prefix}-killed", "effects": effects}
-        killed = kill_until(order, self._messages, self._kills, done)
-        counts = {int(n): int(times) for n, times in self._redis.hgetall(effects).items()}
-        lost = self._messages - len(counts)
-        require(not lost, f"{lost} of {self._messages} messages were never handled")
-        again = sum(times - 1 for times in counts.values())
-        return f"{self._messages} messages, {killed} kills, 0 lost, {again} delivered again"
-
 
 def _persistence(redis: Any) -> str:
     found = _settings(redis, "appendonly", "appendfsync", "save")
@@ -163,6 +135,8 @@ def _settings(redis: Any, *names: str) -> dict[str, str] | None:
         found = redis.config_get(*names)
     except ResponseError:  # managed servers hide it
         return None
+    except TRANSPORT_ERRORS as error:
+        raise translated("ask the server for its settings", error) from error
     return {_text(name): _text(value) for name, value in found.items()}
 
 

@@ -1,127 +1,176 @@
-"""Worker processes that are killed: `python -m conquiet.testing.verification.workers`, told by standard input."""
+"""The worker processes of a verification: `python -m conquiet.testing.verification.workers`, told by standard input.
+
+The first line is the order, in JSON. A process that is `held` says `at <id>` in each handler and goes on when it is
+told the id; one that is not says `begun`, once. `stop` is what it says to SIGTERM, and its counts are its last line.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import select
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep
+from dataclasses import asdict
+from time import sleep
 from typing import Any
 
-from conquiet.jobs import JobWorker, open_store
-from conquiet.queue import NoTransactions, QueueConfig, QueueConsumer, connect, unique_consumer_name
+from conquiet.errors import LeaseLostError
+from conquiet.jobs import Job, JobContext, JobWorker, RetrySchedule, open_store
+from conquiet.queue import (
+    NoTransactions,
+    QueueConfig,
+    QueueMessage,
+    RedisStreamsQueue,
+    connect,
+    unique_consumer_name,
+)
+from conquiet.testing.history import History
+from conquiet.testing.recording.jobs import record
+from conquiet.testing.recording.streams import RecordedConsumer
 
-__all__ = ["EFFECTS", "kill_until"]
+__all__ = ["EFFECTS", "GROUP", "PLACES"]
 
 EFFECTS = "conquiet_verify_effects"
-_LIVES = 0.4  # seconds that a process works, about, before it is killed
-_PLACES = 2  # at a time, in each of two processes
+GROUP = "verify"
+PLACES = 2  # at a time, in a process that is not held
 
 
-def kill_until(
-    order: dict[str, Any], work: int, kills: int, done: Callable[[], bool], patience: float = 120.0
-) -> int:
-    """Two worker processes, one of which is killed -9 every now and then and replaced, until `done`; how many kills.
+class _Owner:
+    """The other end of standard input and output. The process ends with its owner."""
 
-    Only a process that has begun to work is killed, and the work takes as long as the kills need.
-    """
-    order = order | {"seconds": 2 * _LIVES * kills * 2 * _PLACES / work}
-    workers = [_started(order), _started(order)]
-    killed, deadline = 0, monotonic() + patience
-    try:
-        while not done():
-            if monotonic() > deadline:
-                raise TimeoutError(f"not everything was done {patience:.0f} s after the start")
-            sleep(random.uniform(0.0, _LIVES))
-            if killed < kills and _has_begun(workers[0]):
-                victim = workers.pop(0)
-                victim.kill()
-                victim.communicate()
-                killed += 1
-                workers.append(_started(order))
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
-    return killed
+    def __init__(self) -> None:
+        self._go_on: dict[str, threading.Event] = {}
+        self._begun = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def say(self, line: str) -> None:
+        os.write(1, line.encode() + b"\n")
+
+    def hold(self, about: str) -> None:
+        event = self._go_on.setdefault(about, threading.Event())
+        self.say(f"at {about}")
+        event.wait()
+
+    def begin(self) -> None:
+        if self._begun.acquire(blocking=False):
+            self.say("begun")
+
+    def _listen(self) -> None:
+        while about := sys.stdin.readline().strip():
+            self._go_on.setdefault(about, threading.Event()).set()
+        os._exit(1)
 
 
-def _has_begun(worker: subprocess.Popen[str]) -> bool:
-    assert worker.stdout is not None
-    return bool(select.select([worker.stdout], [], [], 0)[0])
+class _ToldWorker(JobWorker):
+    owner: _Owner
+
+    def stop(self) -> None:
+        super().stop()
+        self.owner.say("stop")
 
 
-def _started(order: dict[str, Any]) -> subprocess.Popen[str]:
-    # By standard input: a DSN may hold a password, and arguments are for all to see.
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.flush()
-    return process
+class _ToldConsumer(RecordedConsumer):
+    owner: _Owner
+
+    def stop(self) -> None:
+        super().stop()
+        self.owner.say("stop")
 
 
-def _work(order: dict[str, Any]) -> None:
-    begun = threading.Lock()
-
-    def take_time() -> None:
-        if begun.acquire(blocking=False):
-            print("begun", flush=True)
-        sleep(random.uniform(0.0, order["seconds"]))
-
-    if "dsn" in order:
-        _work_on_jobs(order, take_time)
-    else:
-        _work_on_messages(order, take_time)
-
-
-def _work_on_jobs(order: dict[str, Any], take_time: Callable[[], None]) -> None:
+def work_on_jobs(order: dict[str, Any], owner: _Owner) -> None:
     """The effect is a row, in the transaction of the acknowledgement: it must be there once."""
-    dsn = order["dsn"]
+    dsn, held = order["dsn"], order["held"]
     insert = f"INSERT INTO {EFFECTS} (job) VALUES ({'?' if dsn.startswith('sqlite') else '%s'})"  # noqa: S608
+    retry = RetrySchedule(base_seconds=0.01, max_seconds=0.05)
+    with (
+        History(order["history"]) as history,
+        open_store(dsn, retry=retry, max_lease_expiries=1_000) as store,
+    ):
+        backend = record(store, history)
 
-    def handle(job: Any, context: Any) -> None:
-        take_time()
-        context.connection.execute(insert, (job.id,))
+        def handle(job: Job, context: JobContext) -> None:
+            backend.begin_handling(job)
+            _take_time(order, owner, job.id)
+            context.connection.execute(insert, (job.id,))
 
-    with open_store(dsn) as store:
-        JobWorker(store, handle, queues=order["queue"], concurrency=_PLACES, lease_ttl=1.0).run()
+        worker = _ToldWorker(
+            store,
+            handle,
+            queues=order["queue"],
+            concurrency=1 if held else PLACES,
+            prefetch=order["prefetch"],
+            lease_ttl=order["lease_ttl"],
+        )
+        worker.owner = owner
+        owner.say(json.dumps(asdict(worker.run())))
 
 
-def _work_on_messages(order: dict[str, Any], take_time: Callable[[], None]) -> None:
+def work_on_messages(order: dict[str, Any], owner: _Owner) -> None:
     """The effect is a count of deliveries, by message."""
 
     def consume() -> None:
-        with connect(order["url"]) as redis:
-            config = QueueConfig(order["stream"], "verify", unique_consumer_name(), block_ms=100)
+        with connect(order["url"]) as redis, History(order["history"]) as history:
+            config = _config(order)
+            handled = 0
 
-            def handle(message: Any, tx: Any) -> None:
-                take_time()
+            def handle(message: QueueMessage, tx: Any) -> None:
+                nonlocal handled
+                _take_time(order, owner, message.id)
                 redis.hincrby(order["effects"], str(message.payload["n"]), 1)
+                handled += 1
 
-            QueueConsumer(redis, config).run(handler=handle, db_factory=NoTransactions())
+            consumer = _ToldConsumer(redis, config, history)
+            consumer.owner = owner
+            consumer.run(handler=handle, db_factory=NoTransactions())
+            owner.say(json.dumps({"handled": handled}))
 
-    for _ in range(_PLACES - 1):
+    for _ in range(0 if order["held"] else PLACES - 1):
         threading.Thread(target=consume, daemon=True).start()
     consume()
 
 
-def _end_with_owner() -> None:
-    sys.stdin.read()  # its end is the owner's
-    os._exit(1)
+def ack_late(order: dict[str, Any], owner: _Owner) -> None:
+    """Reads one message after the other, and acknowledges it if it is still its own when it goes on."""
+    counts = {"acked": 0, "refused": 0}
+    with connect(order["url"]) as redis, History(order["history"]) as history:
+        config = _config(order)
+        consumer = _ToldConsumer(redis, config, history)
+        consumer.owner = owner
+        queue = RedisStreamsQueue(redis, config)
+        with consumer.stop_on_sigterm():
+            for message in consumer.iter_messages():
+                owner.hold(message.id)
+                try:
+                    with history.operation("ack", message.id, holder=config.consumer_name):
+                        queue.ack_if_owner(message)
+                    counts["acked"] += 1
+                except LeaseLostError:
+                    counts["refused"] += 1
+    owner.say(json.dumps(counts))
+
+
+def _config(order: dict[str, Any]) -> QueueConfig:
+    idle = order["claim_idle_ms"]
+    return QueueConfig(order["stream"], GROUP, unique_consumer_name(), block_ms=100, claim_idle_ms=idle)
+
+
+def _take_time(order: dict[str, Any], owner: _Owner, about: str) -> None:
+    if order["held"]:
+        owner.hold(about)
+    else:
+        owner.begin()
+        sleep(random.uniform(0.0, order["seconds"]))
+
+
+WORK: dict[str, Callable[[dict[str, Any], _Owner], None]] = {
+    "jobs": work_on_jobs,
+    "messages": work_on_messages,
+    "late acks": ack_late,
+}
 
 
 if __name__ == "__main__":
     given = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_owner, daemon=True).start()
-    _work(given)
+    WORK[given["work"]](given, _Owner())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+__all__ = ["Command", "Framing", "PostgresFraming", "RedisFraming"]
+
 
 class Command(NamedTuple):
-    """All bytes of one request, what it says, and whether a reply of its own follows."""
+    """All bytes of one request, what it says (in SQL: with the values), and whether a reply of its own follows."""
 
     data: bytes
     label: str
@@ -92,7 +94,8 @@ class PostgresFraming:
                 name, text, _ = body.split(b"\0", 2)
                 self._label = self._statements[name] = text.decode(errors="replace")
             elif kind == b"B":
-                self._label = self._statements.get(body.split(b"\0", 2)[1], "")
+                _, name, values = body.split(b"\0", 2)
+                self._label = f"{self._statements.get(name, '')}\n{values.decode(errors='replace')}"
             elif kind == b"Q":
                 self._label = body.rstrip(b"\0").decode(errors="replace")
             if kind in b"QSpXdc":

@@ -20,9 +20,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
-from tests.faults.framing import Framing
+from conquiet.testing.wire.framing import Framing
+from conquiet.testing.wire.relay import Address, CutError, Relay
+
+__all__ = ["Fate", "Proxy", "Side", "Strike"]
 
 Side = Literal["command", "reply"]
 Fate = Literal["cut", "slow", "hole"]
@@ -30,6 +33,8 @@ Fate = Literal["cut", "slow", "hole"]
 
 @dataclass(eq=False)
 class Strike:
+    """What happens once, at the next command with `word` in it, or to its reply; `done` says that it has."""
+
     word: str
     side: Side
     part: float
@@ -46,24 +51,15 @@ class Strike:
         return min(passed, len(data) - 1) if self.side == "reply" else passed
 
 
-class _CutError(Exception):
-    """This connection ends here."""
+class Proxy(Relay):
+    """In front of the server at `target`, for as long as its block lasts. Strikes are made one each, in any order."""
 
-
-class Proxy:
-    """In front of the server at `port`, for as long as its block lasts. Strikes are made one each, in any order."""
-
-    def __init__(self, port: int, framing: Callable[[], Framing]) -> None:
-        self._target = ("127.0.0.1", port)
+    def __init__(self, target: Address, framing: Callable[[], Framing]) -> None:
+        super().__init__(target)
         self._framing = framing
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._strikes: list[Strike] = []
-        self._open: set[socket.socket] = set()
         self._healed = threading.Event()
-        self._closing = threading.Event()
-        self._threads = [threading.Thread(target=self._accept, name="proxy")]
 
     def strike(
         self, word: str, side: Side, part: float = 0.0, fate: Fate = "cut", rate: float = 1.0
@@ -86,51 +82,15 @@ class Proxy:
         """What was swallowed stays so, and its connections are closed, as when TCP gives up at last."""
         self._healed.set()
 
-    def __enter__(self) -> Self:
-        self._threads[0].start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.set()
+        self._over.set()
         self._healed.set()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self._listener.close()
-        for end in list(self._open):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # the other side was faster
-        for thread in self._threads[1:]:
-            thread.join()
+        super().__exit__(kind, error, trace)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(client,), name="proxied connection")
-            self._threads = [self._threads[0], *(old for old in self._threads[1:] if old.is_alive()), thread]
-            thread.start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client:
-            try:
-                server = socket.create_connection(self._target)
-            except OSError:
-                return  # nobody is there: so it is for the client too
-            with server:
-                ends = {client, server}
-                self._open |= ends
-                try:
-                    _Connection(client, server, self._framing(), self).run()
-                except (OSError, _CutError):
-                    pass  # cut, by us or by one of the two
-                finally:
-                    self._open -= ends
+    def pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        _Connection(client, server, self._framing(), self).run()
 
     def take(self, label: str) -> Strike | None:
         """The strike that this command is hit by."""
@@ -143,11 +103,11 @@ class Proxy:
 
     def swallow(self) -> None:
         self._healed.wait()
-        raise _CutError
+        raise CutError
 
     def pause(self, seconds: float) -> None:
-        if self._closing.wait(seconds):
-            raise _CutError
+        if self._over.wait(seconds):
+            raise CutError
 
 
 class _Connection:
@@ -201,7 +161,7 @@ class _Connection:
             for end in (self._client, self._server):
                 end.shutdown(socket.SHUT_RDWR)
             strike.done.set()
-            raise _CutError
+            raise CutError
         strike.done.set()
         if strike.fate == "hole":
             self._proxy.swallow()

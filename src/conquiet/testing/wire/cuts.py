@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from tests.faults.proxy import Proxy, Side, Strike
+from conquiet.testing.wire.proxy import Proxy, Side, Strike
+
+__all__ = ["PLACES", "Cutting"]
 
 # Where in a command or its reply: none of it has passed, some of it, all of the command.
 PLACES: dict[str, tuple[Side, float, float]] = {
@@ -20,6 +22,9 @@ PLACES: dict[str, tuple[Side, float, float]] = {
     "unanswered": ("reply", 0.0, 0.0),
     "half answered": ("reply", 0.05, 1.0),
 }
+
+
+_LONGEST = 30.0  # seconds that the reply to a command may take
 
 
 class Cutting:
@@ -42,6 +47,14 @@ class Cutting:
         return self.made.total()
 
     @property
+    def by_word(self) -> dict[str, int]:
+        """How many there were in each command."""
+        return dict(Counter(word for word, _ in self.made.elements()))
+
+    def within(self, *words: str) -> int:
+        return sum(self.by_word.get(word, 0) for word in words)
+
+    @property
     def points(self) -> int:
         """How many pairs of command and place there were."""
         return len(self.made)
@@ -57,11 +70,13 @@ class Cutting:
         self._thread.join()
 
     def _run(self) -> None:
-        pairs = [(word, place) for place in PLACES for word in self._words]
-        self._random.shuffle(pairs)  # a short campaign should not always make the same ones
-        number = 0
+        places = list(PLACES)
+        # Commands in turn, so that even a short campaign has each as often as `words` says; the place moves on by one
+        # with every round. Where it begins is chance: a short one should not always make the same cuts.
+        number = self._random.randrange(len(self._words) * len(places))
         while self._left and not self._stop.is_set():
-            (proxy, word), place = pairs[number % len(pairs)]
+            rounds, turn = divmod(number, len(self._words))
+            (proxy, word), place = self._words[turn], places[(rounds + turn) % len(places)]
             number += 1
             side, least, most = PLACES[place]
             strike = proxy.strike(word, side, self._random.uniform(least, most))
@@ -75,4 +90,6 @@ class Cutting:
             # Nobody sends such a command at the moment: another one's turn.
             if (self._stop.is_set() or time.monotonic() > deadline) and proxy.withdraw(strike):
                 return False
+            if time.monotonic() > deadline + _LONGEST:
+                return False  # its connection ended before the reply that was to be cut
         return True

@@ -32,6 +32,8 @@ from conquiet.queue.operations import StreamOperations
 from conquiet.queue.wire import pack
 from conquiet.testing.history import History, Operation
 
+__all__ = ["POINTS", "AsyncRecordedConsumer", "RecordedConsumer", "RecordedOperations", "RecordedQueue"]
+
 POINTS = ("delivered", "handling", "handled", "committed", "acking", "acked")  # where a message is at stake
 Reached = Callable[[str], None]
 Messages = TypeVar("Messages", bound=list[QueueMessage])

@@ -8,6 +8,7 @@ process to die at one:
     uncommitted  the handler has returned; its ack (or the transaction with it) has not been sent
     committing   on its way: a moment of up to a few milliseconds after it was sent
     committed    the store has taken it, and the worker does not know it yet
+    nacking, releasing, beating     as committing: a failure, a job given back, a heartbeat is on its way
     idle         a claim brought nothing
 
 A handler's transaction commits its effect and the ack in one step, so both are written down after it. Whoever is
@@ -28,8 +29,13 @@ from conquiet.jobs.backend import Claim, JobRow, Settlement
 from conquiet.testing.history import Event, History, read_events
 from conquiet.testing.history.event import Phase
 
+__all__ = ["POINTS", "RecordedBackend", "add_unwritten", "record"]
+
 # Where a job is at stake.
-POINTS = ("claimed", "handling", "uncommitted", "committing", "committed")
+POINTS = (
+    *("claimed", "handling", "uncommitted", "committing", "committed"),
+    *("nacking", "releasing", "beating"),
+)
 Reached = Callable[[str], None]
 
 
@@ -73,21 +79,29 @@ class RecordedBackend:
             if current:
                 self._joined[id(connection)] = ack
             return current
-        return (yield from self._recorded(_name, settlements, self._settle_plain(settlements)))
+        settled: set[str] = yield from self._recorded(_name, settlements, self._settle_plain(settlements))
+        return settled
 
     def _settle_plain(self, settlements: Sequence[Settlement]) -> Flow[set[str]]:
-        acks = any(end.state is JobState.SUCCEEDED for end in settlements)
-        if acks:
+        names = {_name(end) for end in settlements}
+        if "ack" in names:
             self._reached("uncommitted")
             self._reached("committing")
+        if names & {"nack", "bury"}:
+            self._reached("nacking")
+        if "release" in names:
+            self._reached("releasing")
         current: set[str] = yield from self._inner.settle(settlements, None)
-        if acks:
+        if "ack" in names:
             self._reached("committed")
         return current
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         ends = [Settlement(job_id, token, JobState.IN_FLIGHT, "") for job_id, token in leases]
-        return (yield from self._recorded(lambda end: "heartbeat", ends, self._inner.heartbeat(leases)))
+        self._reached("beating")
+        beating = self._inner.heartbeat(leases)
+        extended: dict[str, float] = yield from self._recorded(lambda end: "heartbeat", ends, beating)
+        return extended
 
     def commit(self, connection: Any) -> Flow[None]:
         ack = self._joined.pop(id(connection), None)
@@ -126,18 +140,22 @@ class RecordedBackend:
         begun = [Event("invoke", name(end), self._history.new_op(), end.job_id, end.token) for end in ends]
         self._write(begun)
         phase: Phase = "unknown"
+        why: str | None = None
         current: Any = ()
         try:
             current = yield from asking
             phase = "fail"
         except StoreUnavailableError as error:
             phase = "unknown" if isinstance(error, OutcomeUnknownError) else "fail"
+            why = type(error).__name__  # without a reason, the store has refused it
             raise
         finally:
             until = current if isinstance(current, dict) else {}
             self._write(
                 event._replace(
-                    phase="ok" if event.holder in current else phase, until=until.get(event.holder)
+                    phase="ok" if event.holder in current else phase,
+                    until=until.get(event.holder),
+                    error=why,
                 )
                 for event in begun
             )

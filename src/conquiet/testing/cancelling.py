@@ -1,0 +1,86 @@
+"""Cancellation of asyncio calls at a place of one's choice: at the first await, at the second, and so on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+__all__ = ["Sweep", "cancelled"]
+
+_PATIENCE = 30.0
+
+
+async def cancelled(work: Coroutine[Any, Any, Any], nth: int) -> tuple[bool, Any]:
+    """Run `work`, cancelled when it waits for the nth time (from 0).
+
+    Whether there was such an await, and what the call gave; None if it was cancelled, which it need not be.
+    """
+    striking = _CancelledAt(work, nth)
+
+    async def run() -> Any:
+        return await striking
+
+    task = asyncio.create_task(run())
+    await asyncio.wait([task], timeout=_PATIENCE)
+    if not task.done():
+        task.cancel()
+        raise TimeoutError(f"a call that was cancelled went on for {_PATIENCE:g} s as if nobody had")
+    return striking.struck, None if task.cancelled() else task.result()
+
+
+class Sweep:
+    """Every call in turn; each at its first await, at its second and so on, until it has no more."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._places = Counter[str]()
+        self._turn = 0
+        self.cancelled = 0
+        self.most_awaits = Counter[str]()
+
+    def next(self) -> tuple[str, int]:
+        """Which call is next, and at which of its awaits."""
+        name = self._names[self._turn % len(self._names)]
+        self._turn += 1
+        return name, self._places[name]
+
+    def note(self, name: str, struck: bool) -> None:
+        """Whether there was such an await."""
+        if struck:
+            self.cancelled += 1
+            self._places[name] += 1
+            self.most_awaits[name] = max(self.most_awaits[name], self._places[name])
+        else:
+            self._places[name] = 0
+
+
+class _CancelledAt:
+    """A coroutine whose task is cancelled when it waits for the nth time."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], nth: int) -> None:
+        self._work = work
+        self._nth = nth
+        self.struck = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._work.__await__()
+        waits = 0
+        resume: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        while True:
+            try:
+                waited_for = resume()
+            except StopIteration as end:
+                return end.value
+            if waits == self._nth:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                self.struck = True
+            waits += 1
+            try:
+                value = yield waited_for
+                resume = lambda value=value: steps.send(value)  # type: ignore[misc]  # noqa: E731
+            except BaseException as error:  # noqa: BLE001 - handed on to whom it is meant for
+                resume = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731

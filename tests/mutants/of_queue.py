@@ -1,0 +1,93 @@
+"""Mutants of the queue and its consumer, on the stage of tests/acceptance with a real Redis."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutant, mutant
+
+CONSUMING = "conquiet.queue.consuming:Consuming."
+OPERATIONS = "conquiet.queue.operations:StreamOperations."
+
+MUTANTS: list[Mutant] = [
+    mutant(
+        "queue: acknowledged before the commit",
+        "steady",
+        ("unhandled-ack",),
+        (
+            f"{CONSUMING}_handle",
+            "yield Call(tx.commit, shield=True)",
+            "yield from self._operations.ack(message)\n        yield Call(tx.commit, shield=True)",
+        ),
+    ),
+    mutant(
+        "queue: what has failed is acknowledged",
+        "failing_handler",
+        ("unhandled-ack",),
+        (
+            f"{CONSUMING}_handle",
+            "        raise\n    # Should this fail",
+            "        yield from self._operations.ack(message)\n        raise\n    # Should this fail",
+        ),
+    ),
+    mutant(
+        "queue: a read asks for no acknowledgement",
+        "failing_handler",
+        ("lost",),
+        (f"{OPERATIONS}_read_command", '"BLOCK", block_ms, ', '"BLOCK", block_ms, "NOACK", '),
+    ),
+    mutant(
+        "queue: what a read still brings after stop() is acknowledged",
+        "stopped_in_a_read",
+        ("unhandled-ack",),
+        (
+            f"{CONSUMING}next_to_hand_on",
+            "return None if",
+            "if message is not None and self.stopped.is_set():\n"
+            "        yield from self._operations.ack(message)\n"
+            "    return None if",
+        ),
+    ),
+    mutant(
+        "queue: a malformed entry is acknowledged unseen",
+        "malformed_batch",
+        ("unhandled-ack",),
+        (
+            f"{OPERATIONS}read",
+            "    if malformed:",
+            "    if malformed:\n        yield from self.ack_many(malformed)",
+        ),
+    ),
+    mutant(
+        "queue: recovery does not look how long an entry was idle",
+        "slow_handler_beside_recovery",
+        ("two-holders",),
+        (f"{OPERATIONS}claim_stale", '"IDLE", min_idle_ms, "-"', '"IDLE", 0, "-"'),
+        (f"{OPERATIONS}claim_stale", "self._consumer, min_idle_ms, *stale", "self._consumer, 0, *stale"),
+    ),
+    mutant(
+        "queue: an ack is told, and not sent",
+        "steady",
+        ("delivered-after-ack",),
+        (
+            f"{OPERATIONS}ack_many",
+            "acked += yield from self._exchange(self._what(what, *chunk[:1]), command, whole)",
+            "acked += len(command) and len(chunk)\n        yield from ()",
+        ),
+    ),
+    mutant(
+        "queue: a message is handed on twice",
+        "steady",
+        ("handled-after-ack",),
+        (
+            f"{CONSUMING}run",
+            "yield from self._handle(handler, message, db_factory)",
+            "yield from self._handle(handler, message, db_factory)\n"
+            "                yield from self._handle(handler, message, db_factory)",
+        ),
+    ),
+    mutant(
+        "queue: a read looks at what is pending, and never at what is new",
+        "steady",
+        ("lost",),
+        (f"{OPERATIONS}_read_command", 'self._stream, ">"', 'self._stream, "0"'),
+    ),
+]

@@ -1,0 +1,36 @@
+"""The stage of the acceptance tests for a mutant of the queue: the scenario in which its fault shows, on a real Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redis import Redis
+
+from conquiet.queue.consuming import Consuming
+from conquiet.testing.history import Violation, check
+from tests.acceptance import consumer_stage
+from tests.acceptance.consumer_stage import Scenario, Stage
+
+# Those in one process: a mutant is a change of the running one.
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        consumer_stage.steady,
+        consumer_stage.failing_handler,
+        consumer_stage.stopped_in_a_read,
+        consumer_stage.malformed_batch,
+        consumer_stage.slow_handler_beside_recovery,
+    )
+}
+
+
+def play_queue(url: str, scenario: str, folder: Path) -> list[Violation]:
+    """What is wrong with the queue; nothing, if it is the real one."""
+    with Redis.from_url(url) as redis:
+        redis.flushdb()
+    stage = Stage(url, folder, Consuming)
+    try:
+        SCENARIOS[scenario](stage)
+        return check(stage.history.path).violations
+    finally:
+        stage.close()

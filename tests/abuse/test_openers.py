@@ -90,11 +90,17 @@ def test_redis_with_other_hostile_urls(opens: Opener) -> None:
         refused(opens, url)
 
 
+@pytest.mark.parametrize("opens", [*ON_FILES, verify], ids=shown)
+def test_a_path_that_no_file_can_have(opens: Opener, folder: Path) -> None:
+    for path in ("a\0b.db", "a%00b.db", "\ud800.db"):
+        refused(opens, f"sqlite:///{folder}/{path}")
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("opens", ON_FILES, ids=shown)
 def test_sqlite(opens: Opener, folder: Path) -> None:
     (folder / "folder").mkdir()
-    for path in ("a\0b.db", "a%00b.db", "\ud800.db", "folder"):
-        refused(opens, f"sqlite:///{folder}/{path}")
+    refused(opens, f"sqlite:///{folder}/folder")
     if opens not in (migration_plan, doctor_of_jobs):  # which say what would be done if there were a file
         for path in ("x" * 300 + ".db", "x/" * 3_000, "nowhere/x.db"):
             refused(opens, f"sqlite:///{folder}/{path}")

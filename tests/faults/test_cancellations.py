@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from conquiet.embedded import RedisServer
 from conquiet.flow import run_async
 from conquiet.jobs import AsyncJobStore, Job, JobState, RetrySchedule, open_async_store, open_store
 from conquiet.queue import AsyncQueueConsumer, AsyncRedisStreamsQueue, QueueConfig, connect_async
+from conquiet.testing.cancelling import Sweep, cancelled
 from tests.campaign import campaign_size
 from tests.faults.figures import Record
 from tests.integration.jobs.background import until
@@ -23,72 +23,6 @@ from tests.integration.jobs.background import until
 Operation = Callable[[], Coroutine[Any, Any, Any]]
 TTL = 0.2
 RETRY = RetrySchedule(base_seconds=0.0)
-
-
-class CancelledAt:
-    """A coroutine whose task is cancelled when it waits for the nth time."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], nth: int) -> None:
-        self._work = work
-        self._nth = nth
-        self.struck = False
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps = self._work.__await__()
-        waits, resume = 0, lambda: next(steps)
-        while True:
-            try:
-                waited_for = resume()
-            except StopIteration as end:
-                return end.value
-            if waits == self._nth:
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-                self.struck = True
-            waits += 1
-            try:
-                value = yield waited_for
-                resume = lambda value=value: steps.send(value)  # noqa: E731
-            except BaseException as error:
-                resume = lambda error=error: steps.throw(error)  # noqa: E731
-
-
-async def cancelled(work: Coroutine[Any, Any, Any], nth: int) -> tuple[bool, Any]:
-    """Whether there was such an await, and what the call gave, None if it was cancelled."""
-    striking = CancelledAt(work, nth)
-
-    async def run() -> Any:
-        return await striking
-
-    task = asyncio.create_task(run())
-    await asyncio.wait([task], timeout=30)
-    assert task.done(), "it went on as if nobody had cancelled it"
-    return striking.struck, None if task.cancelled() else task.result()
-
-
-class Sweep:
-    """Every operation in turn; each at its first await, at its second and so on, until it has no more."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-        self._places = Counter[str]()
-        self._turn = 0
-        self.cancelled = 0
-        self.most_awaits = Counter[str]()
-
-    def next(self) -> tuple[str, int]:
-        name = self._names[self._turn % len(self._names)]
-        self._turn += 1
-        return name, self._places[name]
-
-    def note(self, name: str, struck: bool) -> None:
-        if struck:
-            self.cancelled += 1
-            self._places[name] += 1
-            self.most_awaits[name] = max(self.most_awaits[name], self._places[name])
-        else:
-            self._places[name] = 0
 
 
 async def sweep_store(store: AsyncJobStore, count: int) -> tuple[Sweep, list[str]]:

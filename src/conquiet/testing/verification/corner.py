@@ -20,6 +20,8 @@ __all__ = ["StreamCorner", "store_corner", "stream_corner"]
 @contextmanager
 def store_corner(dsn: str) -> Iterator[str]:
     """A DSN of the same server: a schema of its own on PostgreSQL, a file of its own beside the one of SQLite."""
+    if misread := misread_url(dsn):
+        raise JobConfigError(f"{redact_dsn(dsn)!r} cannot be verified: {misread}")
     scheme = dsn.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
         with _schema(dsn) as corner:
@@ -83,8 +85,6 @@ def _schema(dsn: str) -> Iterator[str]:
 
     from conquiet.jobs.postgres_connections import without_password
 
-    if misread := misread_url(dsn):
-        raise JobConfigError(f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL: {misread}")
     name = f"conquiet_verify_{secrets.token_hex(6)}"
 
     def refused(what: str, error: psycopg.Error) -> StoreUnavailableError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,20 +13,17 @@ from conquiet.errors import PlatformError, PlatformRateLimitError
 from conquiet.local import CircuitBreakerRegistry
 from conquiet.reconcile import HttpAdapter, Metrics, Observation, PlatformFetcher
 from tests.abuse.corpus import corpus, deep, huge
+from tests.answering import Answering
 
 
-class Platform:
+class Platform(Answering):
     """Whatever is asked, `answer` is sent, byte by byte as it is, and the connection closed."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.answer = b""
         self.asked = b""
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-        self.adapter = HttpAdapter(
-            f"http://127.0.0.1:{self._listening.getsockname()[1]}/v1", timeout_seconds=30.0
-        )
+        self.adapter = HttpAdapter(f"http://127.0.0.1:{self.port}/v1", timeout_seconds=30.0)
 
     def says(self, body: bytes, *headers: bytes, status: bytes = b"200 OK") -> None:
         lines = [b"HTTP/1.1 " + status, *headers, b"Content-Length: %d" % len(body), b"", body]
@@ -40,30 +36,15 @@ class Platform:
         except PlatformError as error:
             return error
 
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._listening.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                line, _ = self._listening.accept()
-            except OSError:  # the end
-                return
-            with line:
-                self.asked = line.recv(65_536)
-                try:
-                    line.sendall(self.answer)
-                except OSError:
-                    pass  # it has heard enough
+    def serve(self, line: socket.socket) -> None:
+        self.asked = line.recv(65_536)
+        line.sendall(self.answer)
 
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    platform = Platform()
-    yield platform
-    platform.close()
+    with Platform() as platform:
+        yield platform
 
 
 def test_every_input_as_a_body(platform: Platform) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.figures import Record
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.hunt import first_violation
+from tests.mutants.hunt import first_catch
 from tests.simulation.__main__ import Tally, complaint, report, tally
 from tests.simulation.faults import KINDS
 from tests.simulation.jobs import play_jobs
@@ -137,7 +137,7 @@ def test_a_broken_schedule_is_shown_and_played_again() -> None:
     """With a mutant, because the real code breaks none."""
     (mutant,) = (one for one in MUTANTS if one.name == "a settle after the expiry is accepted")
     with quiet(), mutant.applied():
-        broken = first_violation("jobs", 100)
+        broken = first_catch(mutant)
         assert broken is not None
         again = play_jobs(broken.seed, random.Random(broken.seed))
     assert again == broken

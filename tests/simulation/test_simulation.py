@@ -57,6 +57,7 @@ def test_no_schedule_breaks_a_promise(
     [
         (2_033_100, "reconciling"),  # a due time of whole microseconds, met a fraction of one before
         (586_250, "jobs in transactions"),  # an ack that found the file locked, where nobody can wait
+        (969_050, "jobs in transactions"),  # the same
     ],
 )
 def test_what_was_a_false_alarm_is_none(seed: int, kind: str) -> None:

@@ -10,7 +10,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from conquiet.errors import QueueConfigError, redact
+from conquiet.errors import QueueConfigError, QueueConnectionError, redact
 from conquiet.redaction import impossible_host, impossible_text, redact_dsn
 
 __all__ = ["connect", "connect_async"]
@@ -57,6 +57,8 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
             f"{_told(str(url), error)}; "
             "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path"
         ) from None
+    except OSError as error:  # of this machine: no file descriptor left, say, for a look at its own version
+        raise QueueConnectionError(f"no client can be made: {redact(str(error))}") from error
 
 
 def _told(url: str, error: Exception) -> str:

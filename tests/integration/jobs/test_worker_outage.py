@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import resource
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -28,6 +26,7 @@ from conquiet.jobs import (
     open_async_store,
     open_store,
 )
+from tests.descriptors import descriptors_left
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert, insert_async
 from tests.integration.jobs.processes import Program
@@ -257,20 +256,6 @@ def test_an_sqlite_file_locked_by_another_process(tmp_path: Path, start: Start, 
     with sqlite3.connect(path) as connection:
         assert json.dumps(connection.execute("PRAGMA integrity_check").fetchall()) == '[["ok"]]'
     connection.close()
-
-
-@contextmanager
-def descriptors_left(number: int) -> Iterator[None]:
-    """This process can open so many files and sockets more, and not one beyond them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = [os.dup(0) for _ in range(number + 1)]
-    for descriptor in lowest:
-        os.close(descriptor)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest[-1], hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @both

@@ -10,7 +10,16 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from conquiet.embedded import RedisServer
-from conquiet.queue import QueueConfigError, QueueError, connect, connect_async
+from conquiet.queue import (
+    QueueConfig,
+    QueueConfigError,
+    QueueConnectionError,
+    QueueError,
+    RedisStreamsQueue,
+    connect,
+    connect_async,
+)
+from tests.descriptors import descriptors_left
 
 CONNECTS = pytest.mark.parametrize("connecting", [connect, connect_async], ids=["sync", "async"])
 
@@ -72,3 +81,20 @@ def test_a_password_is_used_and_never_shown(queues: Any, redis_server: RedisServ
         with pytest.raises(QueueError) as caught:
             queues.queue(client=queues.client(server.url.replace("s3cret", "hunter2")))
         assert "hunter2" not in str(caught.value) + str(caught.value.__cause__)
+
+
+@CONNECTS
+def test_without_a_file_descriptor_it_says_so(connecting: Callable[..., Any]) -> None:
+    with descriptors_left(0), pytest.raises(QueueConnectionError, match="Too many open files"):
+        connecting("redis://app:hunter2@127.0.0.1:1/0")
+    connecting("redis://127.0.0.1:1/0")
+
+
+def test_a_client_without_a_file_descriptor_says_so_and_goes_on_later(redis_url: str) -> None:
+    with connect(redis_url) as client:
+        queue = RedisStreamsQueue(client, QueueConfig("s", "g", "c"))
+        client.connection_pool.disconnect()
+        with descriptors_left(0), pytest.raises(QueueConnectionError):
+            queue.enqueue({"n": 1})
+        queue.enqueue({"n": 2})
+        assert client.xlen("s") == 1

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +143,10 @@ def test_databases_of_reports(postgres_server: PostgresServer, scheme: str) -> N
 def test_options_of_spark_sources_and_sinks() -> None:
     for dsn in broken_dsns("postgresql", "db", "jobs"):
         options: dict[str, Any] = {"url": dsn, "stream": "s", "group": "g", "consumer": "c"}
-        unseen(PASSWORD, SourceOptions.parse(options), RetryJobs(dsn))
-        unseen(PASSWORD, parsed({"url": dsn, "stream": "s"}, streaming=True))
-        try:
-            unseen(PASSWORD, parsed({"dsn": dsn, "queue": "q"}, streaming=True))
-        except ConquietError as error:
-            unseen(PASSWORD, error)
+        unseen(PASSWORD, RetryJobs(dsn))
+        unseen(PASSWORD, made_or_refused(SourceOptions.parse, options))
+        for place in ({"url": dsn, "stream": "s"}, {"dsn": dsn, "queue": "q"}):
+            unseen(PASSWORD, made_or_refused(partial(parsed, streaming=True), place))
         for wrong in (
             {"dsn": dsn},
             {"url": dsn},
@@ -162,10 +161,14 @@ def test_options_of_spark_sources_and_sinks() -> None:
                 SourceOptions.parse({**options, name: "x"})
             unseen(PASSWORD, refused.value)
     for dsn in broken_dsns("sqlite", "", "jobs.db"):
-        try:
-            parsed({"dsn": dsn, "queue": "q"}, streaming=True)
-        except ConquietError as error:
-            unseen(PASSWORD, error)
+        unseen(PASSWORD, made_or_refused(partial(parsed, streaming=True), {"dsn": dsn, "queue": "q"}))
+
+
+def made_or_refused(make: Callable[[dict[str, Any]], object], options: dict[str, Any]) -> object:
+    try:
+        return make(options)
+    except ConquietError as error:
+        return error
 
 
 COMMANDS = [

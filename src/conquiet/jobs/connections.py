@@ -19,9 +19,8 @@ def driver_connection(connection: Any) -> Any:
         return connection
     try:
         return _within_sqlalchemy(connection)
-    except (
-        Exception
-    ) as error:  # SQLAlchemy's own, which need not be installed: closed, or its database is away
+    except Exception as error:
+        # SQLAlchemy's own, which need not be installed: the connection is closed, or its database is away.
         raise StoreUnavailableError(
             f"the SQLAlchemy connection given as connection= cannot be used: {redact(str(error)).strip()}. "
             "Nothing was changed"

@@ -299,7 +299,7 @@ class PostgresBackend(PostgresConnections):
         self, connection: Any, sql: str, values: dict[str, Any], change: str, savepoint: bool
     ) -> Flow[list[Any]]:
         """In the caller's transaction; a refused row must not spoil what the caller did before."""
-        with self._translated(change or "the transaction given as connection=", connection):
+        with self._translated(change or "read", connection, theirs=True):
             if savepoint:
                 yield Call(connection.execute, "SAVEPOINT conquiet")
             try:

@@ -151,40 +151,43 @@ class PostgresConnections:
             self._idle.append(connection)
 
     @contextmanager
-    def _translated(self, what: str, connection: Any, unknown: bool = False):  # type: ignore[no-untyped-def]
+    def _translated(self, what: str, connection: Any, unknown: bool = False, theirs: bool = False):  # type: ignore[no-untyped-def]
+        """`theirs`: it happens in a transaction that the caller gave us."""
+        place = f"{what} {'in the transaction given as connection=' if theirs else f'on {self._where}'}"
         try:
             yield
         except pg.UniqueViolation as error:
             if what == ENQUEUE:
                 raise
-            raise self._unavailable(what, error) from error
+            raise _unavailable(place, error) from error
         except (pg.UntranslatableCharacter, UnicodeEncodeError) as error:
-            raise self._untranslatable(what) from error
+            raise _untranslatable(place, what) from error
         except (psycopg.Error, UnicodeError) as error:
             if connection.closed and unknown:
-                raise self._unknown(what, error) from error
-            raise self._unavailable(what, error) from error
+                raise _unknown(place, error) from error
+            raise _unavailable(place, error) from error
         except OSError as error:  # of this machine (no descriptor left, say), in the middle of an exchange
             if unknown:
-                raise self._unknown(what, error) from error
-            raise self._unavailable(what, error) from error
+                raise _unknown(place, error) from error
+            raise _unavailable(place, error) from error
 
-    def _unavailable(self, what: str, error: Exception) -> StoreUnavailableError:
-        return StoreUnavailableError(
-            f"{what} on {self._where}: {redact(str(error)).strip()}. Nothing was changed"
-        )
 
-    def _unknown(self, what: str, error: Exception) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            f"{what} on {self._where}: the connection broke before the answer came ({redact(str(error)).strip()}). It may "
-            "have happened: read the job to find out"
-        )
+def _unavailable(place: str, error: Exception) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{place}: {redact(str(error)).strip()}. Nothing was changed")
 
-    def _untranslatable(self, what: str) -> PayloadError | JobConfigError:
-        reason = f"{what} on {self._where}: a text holds a character that the encoding of the database or connection has not"
-        if what == ENQUEUE:
-            return PayloadError(f"{reason}. Nothing was enqueued: use a database with ENCODING 'UTF8'")
-        return JobConfigError(f"{reason}. Nothing was changed: use a database with ENCODING 'UTF8'")
+
+def _unknown(place: str, error: Exception) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{place}: the connection broke before the answer came ({redact(str(error)).strip()}). It may have happened: "
+        "read the job to find out"
+    )
+
+
+def _untranslatable(place: str, what: str) -> PayloadError | JobConfigError:
+    reason = f"{place}: a text holds a character that the encoding of the database or connection has not"
+    if what == ENQUEUE:
+        return PayloadError(f"{reason}. Nothing was enqueued: use a database with ENCODING 'UTF8'")
+    return JobConfigError(f"{reason}. Nothing was changed: use a database with ENCODING 'UTF8'")
 
 
 def read_one_by_one(cursor: Any) -> list[tuple[Any, ...]]:

@@ -118,6 +118,8 @@ class Working:
         while True:
             self._nudge.clear()
             if self.stopping.is_set():  # looked at after the clearing, so that no stop() is slept through
+                if self._crew.failure is None:
+                    _log.info("told to stop: nothing more is claimed; jobs that run: %d", len(self.running()))
                 return
             room = self._room()
             if room <= 0:

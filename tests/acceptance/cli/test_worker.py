@@ -81,6 +81,9 @@ def test_sigterm_finishes_what_runs_and_leaves_the_rest(shop: Shell) -> None:
         with urlopen(serving.split()[1]) as page:
             assert b"python_info" in page.read()
         process.send_signal(signal.SIGTERM)
+        assert any(
+            "told to stop: nothing more is claimed; jobs that run: 1" in line for line in process.stderr
+        )
         (shop.folder / "go on").touch()
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err

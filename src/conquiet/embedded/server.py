@@ -67,7 +67,7 @@ class PrivateServer(ABC):
                 self._port = free_port()
                 self._prepare()
                 self._run_until_ready(self._process, ports_to_try=_PORTS_TO_TRY)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: no half-started server may stay
                 self.close()
                 raise
             return self

@@ -68,7 +68,7 @@ def _side_by_side(workings: Sequence[Working], until_idle: bool, wait_for_delaye
             lane = yield Beside(working.run(until_idle, wait_for_delayed), name="job lane")
             lanes.append(lane)
         yield from _all_end(lanes, workings)
-    except BaseException:
+    except BaseException:  # cancelled too: no lane may run on alone
         _stop(workings)
         try:
             yield from shielded(_all_end(lanes))

@@ -61,7 +61,7 @@ class PostgresBackend(PostgresConnections):
             found = yield from self._version()
             if schema.check_version(found, _MIGRATIONS[-1].version, self._where, migrate):
                 yield from self.migrate(None)
-        except BaseException:
+        except BaseException:  # cancelled too: nobody else would close these
             yield from self._drop_connections()
             raise
 
@@ -90,7 +90,7 @@ class PostgresBackend(PostgresConnections):
                     yield Call(connection.execute, "INSERT INTO conquiet_schema VALUES (%s)", (version,))
                     done.append(name)
                 yield Call(connection.execute, "COMMIT")
-        except BaseException:
+        except BaseException:  # cancelled too: closing it undoes what was not committed
             yield Call(connection.close, shield=True)
             raise
         yield from self._give_back(connection)
@@ -219,7 +219,7 @@ class PostgresBackend(PostgresConnections):
                 seconds = min(seconds, max(due, _LOCKED_SECONDS))
             with self._translated("listen", listener.connection):
                 yield listener.wait(seconds, stop)
-        except BaseException:
+        except BaseException:  # cancelled too: what it has half read is no use to the next
             yield Call(listener.close, shield=True)
             raise
         if self._closed:

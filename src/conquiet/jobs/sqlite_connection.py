@@ -98,7 +98,7 @@ class SqliteConnection:
                 with self._translated(what):
                     yield None
                 self._execute("COMMIT")
-            except BaseException:
+            except BaseException:  # whatever ends the step, all of it is undone
                 self._roll_back()
                 raise
 

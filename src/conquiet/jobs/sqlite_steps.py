@@ -56,7 +56,7 @@ class SqliteSteps(SqliteConnection):
             if schema.check_version(self._version(), _MIGRATIONS[-1].version, self.path, migrate):
                 with self._transaction("open"):
                     self._step_to(None)
-        except BaseException:
+        except BaseException:  # a store that is not open holds no file
             self._close()
             raise
 

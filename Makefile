@@ -14,7 +14,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
 run: spark ## the main job: the whole pipeline on a sample (N=50000 reports), every figure checked
-	@exec $(VENV) -m conquiet.cli.main_job $(if $(N),--reports $(N))
+	@exec $(VENV) -m conquiet.demo.main_job $(if $(N),--reports $(N))
 
 test: spark ## the whole test suite; long campaigns at a twentieth of their size
 	@exec $(VENV) -m pytest $(ARGS)

@@ -22,7 +22,8 @@ from bench import peers
 from bench.harness import Bench, timed
 from bench.reconcile_data import AS_OF, EVEN, HOT_POST, SKEWED, write_metrics, write_reports
 from bench.reconcile_duckdb import query
-from conquiet.pipeline import read_metrics, read_reports, reconcile_batch, spark_session
+from conquiet.reconcile.spark import read_metrics, read_reports, reconcile_batch
+from conquiet.spark import spark_session
 
 BENCH = Bench("reconcile")
 

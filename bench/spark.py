@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from bench import raw, spark_sinks
 from bench.harness import Bench, timed
 from conquiet.embedded import RedisServer
-from conquiet.pipeline import payload, spark_session
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark import payload, spark_session
 
 BENCH = Bench("spark")
 STREAM = "bench:spark"

@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 from bench.harness import Bench, timed
 from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.jobs import migrate, open_store
-from conquiet.pipeline.job_rows import COLUMNS
-from conquiet.pipeline.job_sink import JobSink
-from conquiet.pipeline.postgres_staging import PostgresStaging
-from conquiet.pipeline.sink_options import parsed
-from conquiet.pipeline.sinks import Batch, Staged
 from conquiet.queue import connect
+from conquiet.spark.sink.job_rows import COLUMNS
+from conquiet.spark.sink.jobs import JobSink
+from conquiet.spark.sink.options import parsed
+from conquiet.spark.sink.postgres_staging import PostgresStaging
+from conquiet.spark.sink.writers import Batch, Staged
 
 STREAM = "bench:sink"
 QUEUE = "bench"

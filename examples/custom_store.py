@@ -1,7 +1,7 @@
 """A job store of your own, and the suite that says whether it keeps the promises of a job store.
 
 This one is the store in memory with a journal: every job's way through its states, as an auditor would want it. A
-back end is one class (`conquiet.jobs.backend.Backend`: each method one atomic step); checks, JSON, retries and errors
+back end is one class (`conquiet.jobs.backends.protocol.Backend`: each method one atomic step); checks, JSON, retries and errors
 come from `JobOperations`. The suite is what the stores of conquiet itself have to pass.
 
 Prints:
@@ -18,7 +18,7 @@ from contextlib import redirect_stdout
 import pytest
 
 from conquiet.jobs import JobStore, PayloadLimits, RetrySchedule
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
 from conquiet.jobs.operations import JobOperations
 from conquiet.testing import ManualClock
 from conquiet.testing.store_suite import StoreSuite

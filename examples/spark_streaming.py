@@ -12,8 +12,8 @@ Prints:
 from pyspark.sql.functions import col, when
 
 from conquiet.embedded import RedisServer  # a private server for this example; use your own
-from conquiet.pipeline import payload, spark_session
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark import payload, spark_session
 
 
 def main(url: str, redis) -> None:

@@ -11,7 +11,7 @@ Prints:
     r-4 failed BUSINESS: the column data is refused
 """
 
-from conquiet.pipeline import run_task, spark_session
+from conquiet.spark import run_task, spark_session
 from conquiet.task import ConsumerTask
 from conquiet.task.exceptions import ExceptionCategory, TransactionException
 from conquiet.task.mixins.policies import ConsumerPolicy, ConsumerSteps, ProcessPolicy, RetryPolicy

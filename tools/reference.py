@@ -26,8 +26,11 @@ ROOMS = {
     "conquiet.connectors": "Connectors",
     "conquiet.local": "In-process queue",
     "conquiet.reconcile": "Reconciliation",
-    "conquiet.pipeline": "Spark",
+    "conquiet.reconcile.spark": "Reconciliation on Spark",
+    "conquiet.reconcile.report": "Analytics and the report",
+    "conquiet.spark": "Spark connector",
     "conquiet.embedded": "Private servers",
+    "conquiet.verify": "Verification of a server",
     "conquiet.testing": "For tests",
     "conquiet.errors": "Errors",
 }

@@ -1,8 +1,13 @@
 """The import contract of the rooms, as a contract type of import-linter.
 
-Its own contract types name what is forbidden and refuse modules that do not exist. This one names what is
-allowed, per room, in two tables of pyproject.toml: nothing has to be added when a room appears, and a new room
-without a row breaks the contract.
+The contract types that come with import-linter name what is forbidden. This one names what is allowed, in two tables of
+pyproject.toml, and keeps them tight: a permission that no import uses breaks the contract, too.
+
+rooms     A row is a room: a folder or a root file of the package, or a folder inside one that is a room of its own
+          ("reconcile.spark"). Inside a room everything may import everything. Across rooms only the doors in the row may
+          be imported: a room itself (its `__init__`), or a module that its row names with its path ("queue.wire").
+shared    Doors that every room may import, apart from the shared rooms themselves.
+packages  Third-party packages, by the room, folder or module that may import them; rows add up along the path.
 """
 
 from __future__ import annotations
@@ -31,16 +36,8 @@ class RoomsContract(Contract):
     rooms = TableField()
     packages = TableField()
 
-    def validate(self) -> None:
-        known = set(self.rooms)
-        named = {name for row in self.rooms.values() for name in row}.union(self.shared)
-        named |= {row.split(".")[0] for row in self.packages}
-        if named - known:
-            unknown = ", ".join(sorted(named - known))
-            raise ValueError(f"No row in tool.importlinter.contracts.rooms for: {unknown}")
-
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        broken = sorted(self._broken(graph))
+        broken = sorted(_Judge(self, graph, self.session_options["root_packages"][0]).complaints())
         return ContractCheck(kept=not broken, metadata={"broken": broken})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
@@ -51,40 +48,76 @@ class RoomsContract(Contract):
             "What each room may import is declared in pyproject.toml, under tool.importlinter.contracts."
         )
 
-    def _broken(self, graph: ImportGraph) -> Iterator[str]:
-        root = self.session_options["root_packages"][0]
-        ours = {module for module in graph.modules if module.split(".")[0] == root}
-        for room in sorted({self._room(module) for module in ours} - set(self.rooms)):
-            yield f"{root}.{room} is not a room: it has no row in the table"
-        for importer in ours:
-            for imported in graph.find_modules_directly_imported_by(importer):
-                if not self._allowed(importer, imported, inside=imported in ours):
-                    lines = sorted(
-                        {
-                            detail["line_number"]
-                            for detail in graph.get_import_details(importer=importer, imported=imported)
-                        }
-                    )
-                    where = ", ".join(f"l.{number}" for number in lines)
-                    yield f"{importer} -> {imported} ({where})"
 
-    def _allowed(self, importer: str, imported: str, *, inside: bool) -> bool:
-        room = self._room(importer)
-        if inside:
-            target = self._room(imported)
-            foundation = () if room in self.shared or room == "__init__" else self.shared
-            return target == room or target in foundation or target in self._row(self.rooms, importer)
-        package = imported.split(".")[0]
-        return package in sys.stdlib_module_names or package in self._row(self.packages, importer)
+class _Judge:
+    """Goes through every import once, and remembers which permissions were needed."""
 
-    @staticmethod
-    def _room(module: str) -> str:
-        """`conquiet.jobs.postgres` lies in the room `jobs`; the package's own file is `__init__`."""
-        return [*module.split("."), "__init__"][1]
+    def __init__(self, contract: RoomsContract, graph: ImportGraph, root: str) -> None:
+        self._shared: list[str] = list(contract.shared)  # type: ignore[call-overload]
+        self._rooms: dict[str, list[str]] = contract.rooms  # type: ignore[assignment]
+        self._packages: dict[str, list[str]] = contract.packages  # type: ignore[assignment]
+        self._graph = graph
+        self._root = root
+        self._used: set[tuple[str, str, str]] = set()  # table, row, name
 
-    @staticmethod
-    def _row(table: dict[str, list[str]], module: str) -> set[str]:
-        """Everything that the rows for this module and the packages around it allow."""
-        path = module.split(".")[1:] or ["__init__"]
-        rows = [table.get(".".join(path[:length]), []) for length in range(1, len(path) + 1)]
-        return {name for row in rows for name in row}
+    def complaints(self) -> Iterator[str]:
+        ours = sorted(module for module in self._graph.modules if module.split(".")[0] == self._root)
+        for module in ours:
+            if self._room(module) is None:
+                yield f"{module} is in no room: it has no row in the table"
+                continue
+            for imported in sorted(self._graph.find_modules_directly_imported_by(module)):
+                if not self._allowed(module, imported):
+                    yield f"{module} -> {imported} ({self._lines(module, imported)})"
+        yield from self._unused()
+
+    def _allowed(self, importer: str, imported: str) -> bool:
+        if imported.split(".")[0] != self._root:
+            return self._allowed_package(importer, imported.split(".")[0])
+        room, door = self._room(importer), self._path(imported)
+        if room is None or room == self._room(imported):
+            return room is not None
+        if door in self._rooms[room]:
+            self._used.add(("rooms", room, door))
+            return True
+        if door in self._shared and room not in self._shared and room != "__init__":
+            self._used.add(("shared", "", door))
+            return True
+        return False
+
+    def _allowed_package(self, importer: str, package: str) -> bool:
+        if package in sys.stdlib_module_names:
+            return True
+        path = self._path(importer).split(".")
+        for length in range(len(path), 0, -1):  # the closest row is the one that is needed
+            row = ".".join(path[:length])
+            if package in self._packages.get(row, ()):
+                self._used.add(("packages", row, package))
+                return True
+        return False
+
+    def _unused(self) -> Iterator[str]:
+        for name, table in (("rooms", self._rooms), ("packages", self._packages)):
+            for row, allowed in table.items():
+                for one in allowed:
+                    if (name, row, one) not in self._used:
+                        yield f"{name}: {row} may import {one}, and nothing does: take it out of the row"
+        for one in self._shared:
+            if ("shared", "", one) not in self._used:
+                yield f"shared: nothing imports {one}: take it out"
+
+    def _path(self, module: str) -> str:
+        """`conquiet.jobs.worker` as the tables call it, `jobs.worker`; the package's own file is `__init__`."""
+        return module.partition(".")[2] or "__init__"
+
+    def _room(self, module: str) -> str | None:
+        """The room that a module lies in: the row with the longest path."""
+        path = self._path(module).split(".")
+        for length in range(len(path), 0, -1):
+            if (row := ".".join(path[:length])) in self._rooms:
+                return row
+        return None
+
+    def _lines(self, importer: str, imported: str) -> str:
+        details = self._graph.get_import_details(importer=importer, imported=imported)
+        return ", ".join(f"l.{number}" for number in sorted({detail["line_number"] for detail in details}))

@@ -22,26 +22,26 @@ class DefaultSource(DataSource):
         return "conquiet"
 
     def schema(self) -> StructType:
-        from conquiet.pipeline.source_options import SOURCE_SCHEMA
+        from conquiet.spark.source.options import SOURCE_SCHEMA
 
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from conquiet.pipeline.source_batch import ConquietBatchReader
+        from conquiet.spark.source.batch import ConquietBatchReader
 
         return ConquietBatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from conquiet.pipeline.source import ConquietStreamReader
+        from conquiet.spark.source.stream import ConquietStreamReader
 
         return ConquietStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from conquiet.pipeline.sinks import ConquietBatchWriter
+        from conquiet.spark.sink.writers import ConquietBatchWriter
 
         return ConquietBatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from conquiet.pipeline.sinks import ConquietStreamWriter
+        from conquiet.spark.sink.writers import ConquietStreamWriter
 
         return ConquietStreamWriter(self.options, schema, overwrite)

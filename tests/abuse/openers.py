@@ -11,15 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from conquiet import Conquiet
-from conquiet.cli import doctor
+from conquiet.cli.verbs import doctor
 from conquiet.jobs import migrate, migration_plan, open_async_store, open_store
-from conquiet.pipeline.blocks import Block
-from conquiet.pipeline.output_databases import new_run, output_database
-from conquiet.pipeline.reader import BlockReader
-from conquiet.pipeline.sinks import ConquietBatchWriter
-from conquiet.pipeline.source import Blocks, ConquietStreamReader
-from conquiet.pipeline.source_batch import ConquietBatchReader
-from conquiet.pipeline.source_options import SOURCE_SCHEMA
 from conquiet.queue import (
     AsyncRedisStreamsQueue,
     QueueConfig,
@@ -29,7 +22,14 @@ from conquiet.queue import (
     connect_async,
 )
 from conquiet.reconcile import PlatformFetcher, ReconciliationService, open_database
-from conquiet.testing.verification import verify
+from conquiet.reconcile.spark.output_databases import new_run, output_database
+from conquiet.spark.sink.writers import ConquietBatchWriter
+from conquiet.spark.source.batch import ConquietBatchReader
+from conquiet.spark.source.blocks import Block
+from conquiet.spark.source.options import SOURCE_SCHEMA
+from conquiet.spark.source.reader import BlockReader
+from conquiet.spark.source.stream import Blocks, ConquietStreamReader
+from conquiet.verify import verify
 
 __all__ = ["ON_JOBS", "ON_OUTPUTS", "ON_REDIS", "ON_REPORTS", "Opener", "doctor_of_jobs"]
 

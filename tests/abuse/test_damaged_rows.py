@@ -12,7 +12,7 @@ import pytest
 
 from conquiet.errors import StoreUnavailableError
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, NewJob, open_store
-from conquiet.jobs.backend import JobRow
+from conquiet.jobs.backends.protocol import JobRow
 from tests.abuse.database import execute, execute_many
 
 GOOD = {"good": True}

@@ -18,9 +18,6 @@ from conquiet import Conquiet
 from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.errors import ConquietError, StoreUnavailableError
 from conquiet.jobs import JobWorker, migrate, migration_plan, open_async_store, open_store
-from conquiet.pipeline import RetryJobs
-from conquiet.pipeline.sink_options import parsed
-from conquiet.pipeline.source_options import SourceOptions
 from conquiet.queue import (
     AsyncRedisStreamsQueue,
     QueueConfig,
@@ -30,7 +27,10 @@ from conquiet.queue import (
     connect_async,
 )
 from conquiet.reconcile import open_database
+from conquiet.reconcile.spark import RetryJobs
 from conquiet.redaction import impossible_text
+from conquiet.spark.sink.options import parsed
+from conquiet.spark.source.options import SourceOptions
 from tests.abuse.secrets import PASSWORD, broken_dsns, logged, unseen
 
 CONFIG = QueueConfig("orders", "billing", "alice")

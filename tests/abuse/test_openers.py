@@ -18,7 +18,7 @@ from conquiet.errors import ConquietError, QueueConnectionError, ReconcileConfig
 from conquiet.jobs import migration_plan
 from conquiet.queue import AsyncRedisStreamsQueue, QueueConfig, RedisStreamsQueue
 from conquiet.reconcile import HttpAdapter
-from conquiet.testing.verification import verify
+from conquiet.verify import verify
 from tests.abuse.openers import ON_JOBS, ON_OUTPUTS, ON_REDIS, ON_REPORTS, Opener, doctor_of_jobs
 from tests.abuse.secrets import PASSWORD, logged, unseen
 

@@ -13,14 +13,14 @@ from redis import Redis
 
 from conquiet.errors import JobConfigError, QueueConfigError, QueuePayloadError
 from conquiet.jobs import open_store
-from conquiet.pipeline.job_sink import JobSink
-from conquiet.pipeline.ledger import Ledger
-from conquiet.pipeline.reader import BlockReader
-from conquiet.pipeline.sink_options import JobOptions, StreamOptions, parsed
-from conquiet.pipeline.sinks import Batch
-from conquiet.pipeline.source_options import SOURCE_SCHEMA, SourceOptions
-from conquiet.pipeline.stream_sink import StreamSink
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark.sink.jobs import JobSink
+from conquiet.spark.sink.options import JobOptions, StreamOptions, parsed
+from conquiet.spark.sink.streams import StreamSink
+from conquiet.spark.sink.writers import Batch
+from conquiet.spark.source.ledger import Ledger
+from conquiet.spark.source.options import SOURCE_SCHEMA, SourceOptions
+from conquiet.spark.source.reader import BlockReader
 from tests.abuse.corpus import Hostile, corpus
 from tests.abuse.database import tables
 

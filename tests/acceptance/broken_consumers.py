@@ -1,6 +1,6 @@
 """Consumers that are wrong on purpose, each in a way that real ones have been. The history checker must find out.
 
-Each changes one thing in `Consuming`, the logic behind both consumers.
+Each changes one thing in `Delivery`, the logic behind both consumers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 from conquiet.errors import MalformedEntryError
 from conquiet.flow import Call, Flow
 from conquiet.queue import ClaimedMessages, MalformedEntry, QueueMessage
-from conquiet.queue.consuming import Consuming
-from conquiet.queue.wire import pack
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.queue.wire.commands import pack
 
 Delivered = QueueMessage | MalformedEntry
 
 
-class AcksBeforeHandler(Consuming):
+class AcksBeforeHandler(Delivery):
     """At-most-once: whatever happens in the handler, the message is gone."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
@@ -26,7 +26,7 @@ class AcksBeforeHandler(Consuming):
         yield Call(tx.commit, shield=True)
 
 
-class AcksBeforeCommit(Consuming):
+class AcksBeforeCommit(Delivery):
     """A crash between ack and commit loses the effect."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
@@ -36,7 +36,7 @@ class AcksBeforeCommit(Consuming):
         yield Call(tx.commit, shield=True)
 
 
-class SwallowsErrors(Consuming):
+class SwallowsErrors(Delivery):
     """A handler's error is "handled": rolled back, acknowledged, forgotten."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
@@ -49,7 +49,7 @@ class SwallowsErrors(Consuming):
         yield from self._operations.ack(message)
 
 
-class AcksWhatItDropsAtStop(Consuming):
+class AcksWhatItDropsAtStop(Delivery):
     """What a read still brings after stop() is acknowledged, to leave nothing pending behind."""
 
     def next_to_hand_on(self) -> Flow[QueueMessage | None]:
@@ -60,7 +60,7 @@ class AcksWhatItDropsAtStop(Consuming):
         return message
 
 
-class DropsTheGoodOnes(Consuming):
+class DropsTheGoodOnes(Delivery):
     """One malformed entry in a batch, and the whole batch is thrown away."""
 
     def run_recovery(self, *args: Any) -> Flow[None]:
@@ -77,7 +77,7 @@ class DropsTheGoodOnes(Consuming):
         yield from super().run_recovery(*args)
 
 
-class ClaimsAtOnce(Consuming):
+class ClaimsAtOnce(Delivery):
     """Recovery that does not wait until a message is stale: two handle it at the same time."""
 
     def run_recovery(self, *args: Any) -> Flow[None]:
@@ -86,7 +86,7 @@ class ClaimsAtOnce(Consuming):
         yield from super().run_recovery(*args)
 
 
-class HandlesAgain(Consuming):
+class HandlesAgain(Delivery):
     """Keeps the last message in a buffer, and finds it there again after its ack."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
@@ -96,7 +96,7 @@ class HandlesAgain(Consuming):
         yield Call(tx.commit)
 
 
-class SkipsEveryThird(Consuming):
+class SkipsEveryThird(Delivery):
     """An "already seen" filter that is too eager."""
 
     _seen = 0
@@ -109,7 +109,7 @@ class SkipsEveryThird(Consuming):
             yield from self._operations.ack(message)
 
 
-class NeverAcks(Consuming):
+class NeverAcks(Delivery):
     """Leaves everything pending: it will be delivered again and again."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
@@ -118,7 +118,7 @@ class NeverAcks(Consuming):
         yield Call(tx.commit)
 
 
-class AcksWhatOthersHold(Consuming):
+class AcksWhatOthersHold(Delivery):
     """Tidies up after each message: acknowledges whatever is pending in the group."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:

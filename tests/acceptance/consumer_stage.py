@@ -19,9 +19,9 @@ from redis import Redis
 
 from conquiet.errors import MalformedEntryError
 from conquiet.queue import NoTransactions, QueueConfig, QueueMessage, connect
-from conquiet.queue.consuming import Consuming
-from conquiet.testing.history import History
-from conquiet.testing.recording.streams import RecordedConsumer, RecordedQueue
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.verify.history import History
+from conquiet.verify.recording.streams import RecordedConsumer, RecordedQueue
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.worker import Effects, Work
 
@@ -31,7 +31,7 @@ MESSAGES = 12
 class Stage:
     """A stream with recorded consumers of one kind. What they do has no effect: the history is the judge."""
 
-    def __init__(self, url: str, folder: Path, consuming: type[Consuming]) -> None:
+    def __init__(self, url: str, folder: Path, consuming: type[Delivery]) -> None:
         self.url = url
         self.folder = folder
         self.consuming = consuming

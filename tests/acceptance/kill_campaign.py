@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conquiet.queue import QueueConfig, connect
-from conquiet.testing.history import History, Verdict, check, read_events
-from conquiet.testing.recording.streams import POINTS, RecordedQueue
+from conquiet.verify.history import History, Verdict, check, read_events
+from conquiet.verify.recording.streams import POINTS, RecordedQueue
 from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.worker import Effects, Work
 
@@ -83,7 +83,7 @@ class KillCampaign:
     """`kills` deaths, spread over `messages` messages: most at the named points in turn, others at random moments."""
 
     def __init__(
-        self, url: str, folder: Path, *, messages: int, kills: int, consuming: str = "Consuming"
+        self, url: str, folder: Path, *, messages: int, kills: int, consuming: str = "Delivery"
     ) -> None:
         self._url = url
         self._folder = folder

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from conquiet.queue.consuming import Consuming
-from conquiet.testing.history import Verdict, check
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.verify.history import Verdict, check
 from tests.acceptance import broken_consumers as broken
 from tests.acceptance.consumer_stage import (
     Scenario,
@@ -37,7 +37,7 @@ SCENARIOS = [
     pytest.param(killed_before_the_consumer_saw_it, marks=pytest.mark.clause("S-21")),
 ]
 
-WRONG: list[tuple[type[Consuming], Scenario, set[str]]] = [
+WRONG: list[tuple[type[Delivery], Scenario, set[str]]] = [
     (broken.AcksBeforeHandler, steady, {"unhandled-ack", "handled-after-ack"}),
     (broken.AcksBeforeHandler, killed_in_the_handler, {"unhandled-ack", "handled-after-ack", "lost"}),
     (broken.AcksBeforeCommit, steady, {"unhandled-ack"}),
@@ -54,10 +54,10 @@ WRONG: list[tuple[type[Consuming], Scenario, set[str]]] = [
 
 
 @pytest.fixture
-def play(redis_url: str, tmp_path: Path) -> Iterator[Callable[[type[Consuming], Scenario], Verdict]]:
+def play(redis_url: str, tmp_path: Path) -> Iterator[Callable[[type[Delivery], Scenario], Verdict]]:
     stages: list[Stage] = []
 
-    def play(consuming: type[Consuming], scenario: Scenario) -> Verdict:
+    def play(consuming: type[Delivery], scenario: Scenario) -> Verdict:
         stages.append(Stage(redis_url, tmp_path, consuming))
         scenario(stages[-1])
         return check(stages[-1].history.path)
@@ -69,16 +69,16 @@ def play(redis_url: str, tmp_path: Path) -> Iterator[Callable[[type[Consuming], 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_real_consumer_passes(play: Any, scenario: Scenario) -> None:
-    play(Consuming, scenario).raise_if_broken()
+    play(Delivery, scenario).raise_if_broken()
 
 
 @pytest.mark.parametrize(("consuming", "scenario", "kinds"), WRONG)
 def test_a_broken_consumer_is_caught(
-    play: Any, consuming: type[Consuming], scenario: Scenario, kinds: set[str]
+    play: Any, consuming: type[Delivery], scenario: Scenario, kinds: set[str]
 ) -> None:
     assert play(consuming, scenario).kinds == kinds
 
 
 def test_every_broken_consumer_has_its_scenario() -> None:
-    wrong = {cls for cls in vars(broken).values() if isinstance(cls, type) and issubclass(cls, Consuming)}
-    assert wrong - {Consuming} == {consuming for consuming, _, _ in WRONG}
+    wrong = {cls for cls in vars(broken).values() if isinstance(cls, type) and issubclass(cls, Delivery)}
+    assert wrong - {Delivery} == {consuming for consuming, _, _ in WRONG}

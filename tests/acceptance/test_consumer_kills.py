@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conquiet.embedded import RedisServer
-from conquiet.testing.recording.streams import POINTS
+from conquiet.verify.recording.streams import POINTS
 from tests.acceptance.kill_campaign import AT_RANDOM, SLOTS, KillCampaign
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from conquiet.cli.figures import Figures, compared
-from conquiet.cli.main_job import _say_whether_right
-from conquiet.cli.retries import SAMPLE_RULES
-from conquiet.cli.sample import Sample, Truth
+from conquiet.demo.figures import Figures, compared
+from conquiet.demo.main_job import _say_whether_right
+from conquiet.demo.retries import SAMPLE_RULES
+from conquiet.demo.sample import Sample, Truth
 from conquiet.reconcile import Metrics, classify
 from conquiet.reconcile.rules import METRIC_NAMES
 
-COMMAND = [sys.executable, "-m", "conquiet.cli.main_job"]
+COMMAND = [sys.executable, "-m", "conquiet.demo.main_job"]
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 

@@ -25,9 +25,9 @@ from conquiet.queue import (
     connect,
     connect_async,
 )
-from conquiet.queue.consuming import Consuming
-from conquiet.testing.history import History
-from conquiet.testing.recording.streams import AsyncRecordedConsumer, RecordedConsumer
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.verify.history import History
+from conquiet.verify.recording.streams import AsyncRecordedConsumer, RecordedConsumer
 from tests.acceptance import broken_consumers
 from tests.acceptance.fleet import READY
 
@@ -44,7 +44,7 @@ class Work:
     history: str
     recover: bool = False
     on_asyncio: bool = False
-    consuming: str = "Consuming"
+    consuming: str = "Delivery"
     die_at: str | None = None
     die_at_nth: int = 1
     block_ms: int = 200
@@ -120,7 +120,7 @@ def main() -> None:
     if work.die_at is not None:
         reached.die_at(work.die_at, work.die_at_nth)
     threading.Thread(target=_listen, args=(reached,), daemon=True).start()
-    consuming: type[Consuming] = getattr(broken_consumers, work.consuming)
+    consuming: type[Delivery] = getattr(broken_consumers, work.consuming)
     effects = Effects(work.database)
 
     def handler(message: QueueMessage, tx: sqlite3.Connection) -> None:

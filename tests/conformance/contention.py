@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from conquiet.jobs import Job, JobStore, NewJob, StaleLeaseError
-from conquiet.testing.history import History, Operation
+from conquiet.verify.history import History, Operation
 
 QUEUES = ("a", "b")
 TTL = 0.06

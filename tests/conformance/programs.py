@@ -6,7 +6,7 @@ import sys
 import time
 
 from conquiet.jobs import open_store
-from conquiet.testing.history import History
+from conquiet.verify.history import History
 from tests.conformance.contention import contend
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import psycopg
 
 from conquiet.jobs import AsyncJobStore, JobStore, RetrySchedule, open_async_store, open_store
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
 from conquiet.jobs.operations import JobOperations
 from conquiet.payload import DEFAULT_LIMITS
 from conquiet.testing import ManualClock

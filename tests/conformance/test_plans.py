@@ -14,9 +14,9 @@ import pytest
 
 from conquiet.embedded import PostgresServer
 from conquiet.jobs import open_store
-from conquiet.jobs import postgres as postgres_module
-from conquiet.jobs import sqlite_steps as sqlite_module
-from conquiet.jobs.rows import EXPIRED_ERROR
+from conquiet.jobs.backends.postgres import backend as postgres_module
+from conquiet.jobs.backends.rows import EXPIRED_ERROR
+from conquiet.jobs.backends.sqlite import steps as sqlite_module
 
 MANY = 50_000
 CLAIMS = 20

@@ -11,7 +11,7 @@ import pytest
 
 from conquiet.embedded import PostgresServer
 from conquiet.jobs import JobState, open_store
-from conquiet.testing.history import History, check
+from conquiet.verify.history import History, check
 from tests.campaign import campaign_size
 from tests.conformance import programs
 from tests.conformance.contention import contend, fill

@@ -20,9 +20,9 @@ from conquiet.jobs import (
     open_store,
 )
 from conquiet.jobs import migrate as migrate_database
-from conquiet.jobs import postgres as postgres_module
-from conquiet.jobs import sqlite_steps as sqlite_module
-from conquiet.jobs.queries import Migration
+from conquiet.jobs.backends.postgres import backend as postgres_module
+from conquiet.jobs.backends.sql_files import Migration
+from conquiet.jobs.backends.sqlite import steps as sqlite_module
 from tests.conformance.sources import Source
 
 QUEUE = "orders"

@@ -18,7 +18,7 @@ from psycopg.rows import dict_row
 
 from conquiet.flow import run
 from conquiet.jobs import JobError, JobWorker, OutcomeUnknownError, migrate, open_async_store, open_store
-from conquiet.jobs.listener import is_quiet
+from conquiet.jobs.backends.postgres.listener import is_quiet
 from tests.faults.figures import Record
 
 QUEUES = ("a", "b")

@@ -12,7 +12,7 @@ import random
 import pytest
 
 from conquiet.jobs import JobStore, PayloadLimits, RetrySchedule
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
 from conquiet.jobs.operations import JobOperations
 from conquiet.testing import ManualClock
 from conquiet.testing.store_suite import StoreSuite

@@ -49,7 +49,10 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """The blocks of one page run in order in one namespace, in an empty folder."""
     # Blank lines in front make the line numbers of a traceback those of the page.
     texts = ["\n" * block.line + block.text for block in blocks(page, "python")]
-    if any("conquiet.pipeline" in text for text in texts):
+    if any(
+        "conquiet.spark" in text or "conquiet.reconcile.spark" in text or "conquiet.reconcile.report" in text
+        for text in texts
+    ):
         # Spark's JVM outlives its session, and stays in the folder it was started in: a process for each page.
         run_apart(page, texts, tmp_path)
         return

@@ -26,9 +26,9 @@ from typing import Any
 
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobContext, JobWorker, open_store
-from conquiet.jobs.backend import Claim, Settlement
-from conquiet.testing.history import History
-from conquiet.testing.recording.jobs import record
+from conquiet.jobs.backends.protocol import Claim, Settlement
+from conquiet.verify.history import History
+from conquiet.verify.recording.jobs import record
 
 
 def say(*words: object) -> None:

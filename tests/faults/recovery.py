@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conquiet.testing.history import Verdict, read_events
+from conquiet.verify.history import Verdict, read_events
 
 _SETTLES = ("ack", "nack", "release", "bury")
 

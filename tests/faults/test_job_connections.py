@@ -15,9 +15,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from conquiet.errors import OutcomeUnknownError, StoreUnavailableError
 from conquiet.jobs import JobState, JobStore, JobWorker, NewJob, RetrySchedule, open_store
-from conquiet.testing.history import History, check, read_events
-from conquiet.testing.recording.jobs import RecordedBackend, add_unwritten, record
-from conquiet.testing.wire import Cutting, PostgresFraming, Proxy
+from conquiet.verify.history import History, check, read_events
+from conquiet.verify.proxy import Cutting, PostgresFraming, Proxy
+from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, record
 from tests.campaign import campaign_size
 from tests.faults.figures import Record
 from tests.faults.recovery import double_valid_leases

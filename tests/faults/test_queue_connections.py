@@ -26,9 +26,9 @@ from conquiet.queue import (
     RedisStreamsQueue,
     connect,
 )
-from conquiet.testing.history import History, check
-from conquiet.testing.recording.streams import RecordedConsumer, RecordedQueue
-from conquiet.testing.wire import Cutting, PostgresFraming, Proxy, RedisFraming
+from conquiet.verify.history import History, check
+from conquiet.verify.proxy import Cutting, PostgresFraming, Proxy, RedisFraming
+from conquiet.verify.recording.streams import RecordedConsumer, RecordedQueue
 from tests.campaign import campaign_size
 from tests.faults.figures import Record
 from tests.faults.recovery import double_valid_leases
@@ -234,7 +234,7 @@ def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
     record_figure: Record,
 ) -> None:
     """A black hole: the client gives up by its own limit, says that the outcome is open, and goes on."""
-    monkeypatch.setattr("conquiet.queue.exchange._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("conquiet.queue.wire.exchange._GRACE_SECONDS", 0.2)
     with (
         connect(redis_url) as plain,
         connect(f"redis://127.0.0.1:{redis_proxy.port}/0", socket_timeout=0.2) as client,

@@ -25,9 +25,9 @@ from conquiet.jobs import (
     open_store,
 )
 from conquiet.queue import HandledEntries, connect
-from conquiet.testing.history import History, check
-from conquiet.testing.recording.jobs import add_unwritten, record
-from conquiet.testing.recording.streams import RecordedQueue
+from conquiet.verify.history import History, check
+from conquiet.verify.recording.jobs import add_unwritten, record
+from conquiet.verify.recording.streams import RecordedQueue
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
 from tests.faults.recovery import double_valid_leases, refused

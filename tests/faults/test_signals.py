@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, NewJob, open_store
-from conquiet.testing.history import History, Verdict, check
-from conquiet.testing.recording.jobs import RecordedBackend, add_unwritten, record
+from conquiet.verify.history import History, Verdict, check
+from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, record
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
 from tests.faults.held import HeldWorker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 
-from conquiet.testing.wire import RedisFraming, Relay
+from conquiet.verify.proxy import RedisFraming, Relay
 
 
 class Liar(Relay):

@@ -14,8 +14,8 @@ from conquiet.queue import (
     RedisStreamsQueue,
     connect,
     connect_async,
-    exchange,
 )
+from conquiet.queue.wire import exchange
 
 CONFIG = QueueConfig("stream", "group", "consumer")
 

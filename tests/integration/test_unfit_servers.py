@@ -1,4 +1,4 @@
-"""`conquiet.testing.verification` on what is not fit: lying servers, wrong code, TLS, servers that go away."""
+"""`conquiet.verify` on what is not fit: lying servers, wrong code, TLS, servers that go away."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.errors import QueueConnectionError, StoreUnavailableError
 from conquiet.jobs import JobStore
-from conquiet.testing.verification import Finding, Verdict, cancellations, verify
-from conquiet.testing.verification.corner import store_corner, stream_corner
-from conquiet.testing.verification.findings import Check, Extent, examined
-from conquiet.testing.verification.job_faults import job_faults
-from conquiet.testing.verification.jobs import job_checks, open_for_checks
-from conquiet.testing.verification.processes import kill_until
-from conquiet.testing.verification.stream_faults import stream_faults
+from conquiet.verify import Finding, Verdict, cancellations, verify
+from conquiet.verify.corner import store_corner, stream_corner
+from conquiet.verify.findings import Check, Extent, examined
+from conquiet.verify.job_faults import job_faults
+from conquiet.verify.jobs import job_checks, open_for_checks
+from conquiet.verify.processes import kill_until
+from conquiet.verify.stream_faults import stream_faults
 from tests.abuse.certificates import Authority
 from tests.abuse.test_tls import own_tls_of_postgres
 from tests.abuse.tls_front import TlsFront
@@ -73,7 +73,7 @@ for_good = wrong.applied()
 for_good.__enter__()
 """
 ANYBODY_ACKNOWLEDGES = """
-import conquiet.queue.operations as streams
+import conquiet.queue.flows.operations as streams
 streams.StreamOperations.ack_if_owner = streams.StreamOperations.ack
 """
 

@@ -1,4 +1,4 @@
-"""`conquiet.testing.verification`: a good server passes and is left as it was; every check can fail."""
+"""`conquiet.verify`: a good server passes and is left as it was; every check can fail."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from redis import Redis
 from conquiet.errors import JobConfigError, QueueConnectionError, StaleLeaseError, StoreUnavailableError
 from conquiet.jobs import JobStore, open_store
 from conquiet.queue import QueueMessage, RedisStreamsQueue
-from conquiet.testing.verification import Finding, verify
-from conquiet.testing.verification import job_faults as job_faults_module
-from conquiet.testing.verification import jobs as job_checks
-from conquiet.testing.verification.findings import Extent, examined
-from conquiet.testing.verification.job_faults import job_faults
+from conquiet.verify import Finding, verify
+from conquiet.verify import job_faults as job_faults_module
+from conquiet.verify import jobs as job_checks
+from conquiet.verify.findings import Extent, examined
+from conquiet.verify.job_faults import job_faults
 
 NO_FAULTS: dict[str, Any] = {"kills": 0, "cuts": 0, "signals": 0, "cancels": 0}
 REDIS_FIGURES = [

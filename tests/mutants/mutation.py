@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from conquiet.testing.history import Violation
+from conquiet.verify.history import Violation
 
 
 class PlaceNotFoundError(AssertionError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutant, mutant
 
-MEMORY = "conquiet.jobs.memory:"
+MEMORY = "conquiet.jobs.backends.memory:"
 OPERATIONS = "conquiet.jobs.operations:"
-WORKING = "conquiet.jobs.working:Working."
+WORKING = "conquiet.jobs.worker.run:Working."
 CONNECTOR = "conquiet.connectors.jobs:_Jobs."
 
 MUTANTS: list[Mutant] = [
@@ -192,7 +192,7 @@ MUTANTS: list[Mutant] = [
         "nobody who waits is told of new work",
         "jobs",
         ("slept-through",),
-        ("conquiet.jobs.wakeups:Wakeups.wake_all", "signal.set()", "pass"),
+        ("conquiet.jobs.backends.wakeups:Wakeups.wake_all", "signal.set()", "pass"),
     ),
     # -- the worker
     mutant(
@@ -226,7 +226,7 @@ MUTANTS: list[Mutant] = [
         "a handler that fails is acknowledged",
         "jobs",
         ("unhandled-ack",),
-        ("conquiet.jobs.settling:Settling._settle", "elif ended.error is None:", "elif True:"),
+        ("conquiet.jobs.worker.committer:Settling._settle", "elif ended.error is None:", "elif True:"),
     ),
     # -- the engine
     mutant(

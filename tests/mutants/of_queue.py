@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutant, mutant
 
-CONSUMING = "conquiet.queue.consuming:Consuming."
-OPERATIONS = "conquiet.queue.operations:StreamOperations."
+CONSUMING = "conquiet.queue.flows.delivery:Delivery."
+OPERATIONS = "conquiet.queue.flows.operations:StreamOperations."
 
 MUTANTS: list[Mutant] = [
     mutant(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutant, mutant
 
-SQLITE = "conquiet.jobs.sqlite_steps:_SQL"
-POSTGRES = "conquiet.jobs.postgres:_SQL"
-EXECUTION = "conquiet.jobs.execution:Executor."
+SQLITE = "conquiet.jobs.backends.sqlite.steps:_SQL"
+POSTGRES = "conquiet.jobs.backends.postgres.backend:_SQL"
+EXECUTION = "conquiet.jobs.worker.execution:Executor."
 
 MUTANTS: list[Mutant] = [
     # -- SQLite
@@ -56,7 +56,7 @@ MUTANTS: list[Mutant] = [
         "SQLite: delayed jobs do not wait",
         "sqlite",
         ("claimed-early",),
-        ("conquiet.jobs.sqlite_steps:_values", "1 if delay else 0", "0"),
+        ("conquiet.jobs.backends.sqlite.steps:_values", "1 if delay else 0", "0"),
     ),
     mutant(
         "SQLite: what succeeded is claimed again",
@@ -75,7 +75,7 @@ MUTANTS: list[Mutant] = [
         "sqlite",
         ("foreign-error",),
         (
-            "conquiet.jobs.sqlite_connection:SqliteConnection._translated",
+            "conquiet.jobs.backends.sqlite.connection:SqliteConnection._translated",
             "except sqlite3.OperationalError as error:\n"
             '        raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error',
             "except sqlite3.OperationalError as error:\n        raise",
@@ -86,7 +86,7 @@ MUTANTS: list[Mutant] = [
         "sqlite",
         ("passed-over",),  # a claim that "changed nothing" has leased a job
         (
-            "conquiet.jobs.sqlite_connection:SqliteConnection._roll_back",
+            "conquiet.jobs.backends.sqlite.connection:SqliteConnection._roll_back",
             "if connection is not None and not rolled_back(connection):",
             'if connection is not None and connection.in_transaction and not connection.execute("COMMIT"):',
         ),
@@ -204,7 +204,7 @@ MUTANTS: list[Mutant] = [
         "transactions",
         ("unhandled-ack",),
         (
-            "conquiet.jobs.settling:Settling._settle",
+            "conquiet.jobs.worker.committer:Settling._settle",
             "yield from self._settle_unknown(held)",
             "acks.append(held)",
         ),

@@ -18,8 +18,8 @@ import psycopg
 from conquiet.errors import ConquietError, StaleLeaseError
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, RetrySchedule, open_store
-from conquiet.testing.history import History, Violation, check
-from conquiet.testing.recording.jobs import RecordedBackend, record
+from conquiet.verify.history import History, Violation, check
+from conquiet.verify.recording.jobs import RecordedBackend, record
 
 _SHORT = 0.05  # seconds: a lease that is to expire
 _LONG = 60.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from conquiet.queue.consuming import Consuming
-from conquiet.testing.history import Violation, check
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.verify.history import Violation, check
 from tests.acceptance import consumer_stage
 from tests.acceptance.consumer_stage import Scenario, Stage
 
@@ -28,7 +28,7 @@ def play_queue(url: str, scenario: str, folder: Path) -> list[Violation]:
     """What is wrong with the queue; nothing, if it is the real one."""
     with Redis.from_url(url) as redis:
         redis.flushdb()
-    stage = Stage(url, folder, Consuming)
+    stage = Stage(url, folder, Delivery)
     try:
         SCENARIOS[scenario](stage)
         return check(stage.history.path).violations

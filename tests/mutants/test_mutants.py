@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conquiet.embedded import RedisServer
-from conquiet.testing.history import Violation
+from conquiet.verify.history import Violation
 from tests.faults.figures import Record
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.hunt import first_catch
@@ -113,12 +113,12 @@ def test_the_real_code_is_back_afterwards(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        Edit("conquiet.jobs.memory:MemoryBackend._held", "this text is not there", ""),
-        Edit("conquiet.jobs.memory:MemoryBackend._held", "entry", ""),
-        Edit("conquiet.jobs.memory:MemoryBackend.gone", "x", "y"),
-        Edit("conquiet.jobs.memory:Gone.claim", "x", "y"),
-        Edit("conquiet.jobs.postgres:_SQL[gone]", "x", "y"),
-        Edit("conquiet.jobs.postgres:_GONE[ack]", "x", "y"),
+        Edit("conquiet.jobs.backends.memory:MemoryBackend._held", "this text is not there", ""),
+        Edit("conquiet.jobs.backends.memory:MemoryBackend._held", "entry", ""),
+        Edit("conquiet.jobs.backends.memory:MemoryBackend.gone", "x", "y"),
+        Edit("conquiet.jobs.backends.memory:Gone.claim", "x", "y"),
+        Edit("conquiet.jobs.backends.postgres.backend:_SQL[gone]", "x", "y"),
+        Edit("conquiet.jobs.backends.postgres.backend:_GONE[ack]", "x", "y"),
     ],
     ids=[
         "no such text",

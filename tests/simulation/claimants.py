@@ -12,9 +12,9 @@ from conquiet.connectors.jobs import _Jobs
 from conquiet.errors import ConquietError, OutcomeUnknownError, StaleLeaseError, StoreUnavailableError
 from conquiet.flow import Cancelled, Child, Flow, Sleep, ThreadCalls
 from conquiet.jobs import Job, JobContext, Nack, NewJob
-from conquiet.jobs.execution import Executor
 from conquiet.jobs.operations import JobOperations
-from conquiet.jobs.working import WorkerSettings, Working
+from conquiet.jobs.worker.execution import Executor
+from conquiet.jobs.worker.run import WorkerSettings, Working
 from conquiet.task.loop import ConsumeLoop, Source
 from conquiet.task.mixins.policies import (
     BatchPolicy,

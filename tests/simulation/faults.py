@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from conquiet.errors import DuplicateJobError, OutcomeUnknownError, StoreUnavailableError
 from conquiet.flow import Flow, Signal, Sleep
-from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from tests.simulation.witness import Witness
 from tests.simulation.witnessed import WitnessedBackend
 from tests.simulation.world import Process, World

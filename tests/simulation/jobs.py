@@ -9,10 +9,10 @@ from typing import Any
 from conquiet.errors import StoreUnavailableError
 from conquiet.flow import Child, Flow, Sleep, run
 from conquiet.jobs import NewJob, RetrySchedule
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
 from conquiet.jobs.operations import JobOperations
 from conquiet.payload import DEFAULT_LIMITS
-from conquiet.testing.history import Event, Violation, check
+from conquiet.verify.history import Event, Violation, check
 from tests.simulation.claimants import Claimant, EngineProcess, Producer, ProgramProcess, Work, WorkerProcess
 from tests.simulation.faults import Faults, FaultyBackend
 from tests.simulation.played import Played

@@ -9,7 +9,7 @@ from typing import Any
 from conquiet.errors import ConquietError, QueueFullError, QueueShutdownError
 from conquiet.flow import Signal
 from conquiet.local import CircuitBreaker, PriorityDelayQueue, QueueItem, QueueSettings, Worker
-from conquiet.testing.history import Event, Violation, check
+from conquiet.verify.history import Event, Violation, check
 from tests.simulation.played import Played
 from tests.simulation.stage import Stage
 from tests.simulation.world import Livelock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from conquiet.testing.history import Event, Violation
+from conquiet.verify.history import Event, Violation
 
 
 @dataclass

@@ -23,7 +23,7 @@ from conquiet.reconcile import PlatformFetcher, RetryScheduler, SimulatedAdapter
 from conquiet.reconcile.database import SharedPool, create_tables, translate_errors
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, Attempt, Base, ScheduledAttempt
-from conquiet.testing.history import Event, Violation, check
+from conquiet.verify.history import Event, Violation, check
 from tests.simulation.played import Played
 from tests.simulation.stage import Stage
 from tests.simulation.world import Killed, Livelock

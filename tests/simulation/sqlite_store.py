@@ -13,8 +13,8 @@ from typing import Any
 
 from conquiet.clock import Clock
 from conquiet.flow import run
-from conquiet.jobs import sqlite
-from conquiet.jobs.sqlite import SqliteBackend
+from conquiet.jobs.backends.sqlite import backend as sqlite
+from conquiet.jobs.backends.sqlite.backend import SqliteBackend
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A witness of every step that the store takes, whoever hears of it (see `witnessed.py`), who writes it down.
 
-The history it writes is judged by `conquiet.testing.history`. Two things that a history does not tell are noted here
+The history it writes is judged by `conquiet.verify.history`. Two things that a history does not tell are noted here
 as they happen: a job claimed before its time or past a better one, and a retry delay beyond its bound.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from conquiet.flow import Signal
 from conquiet.jobs import Job, JobState, RetrySchedule
-from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.testing import ManualClock
-from conquiet.testing.history import Event, Violation
-from conquiet.testing.history.event import Phase
+from conquiet.verify.history import Event, Violation
+from conquiet.verify.history.event import Phase
 
 
 class Known:

@@ -7,7 +7,7 @@ from typing import Any
 
 from conquiet.flow import Flow, Signal
 from conquiet.jobs import JobState
-from conquiet.jobs.backend import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from tests.simulation.witness import Witness, name_of_end
 
 

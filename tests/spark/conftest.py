@@ -13,7 +13,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from conquiet.embedded import RedisServer
-from conquiet.pipeline import spark_session
+from conquiet.spark import spark_session
 
 QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a JVM that lives for minutes
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 
 from conquiet.jobs import open_store
-from conquiet.pipeline import payload
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark import payload
 from tests.abuse.corpus import Hostile, corpus
 
 STREAM, GROUP = "reports", "spark"

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from conquiet.errors import LeaseLostError, PartialEnqueueError, QueueConnectionError
-from conquiet.testing.history import Event, History, check, read_events
-from conquiet.testing.history.event import PHASES
+from conquiet.verify.history import Event, History, check, read_events
+from conquiet.verify.history.event import PHASES
 
 NORMAL = "enqueue m; deliver m @A at=0 until=10 version=1; handle m @A; ack m @A; "
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from conquiet.jobs import JobConfigError, SchemaVersionError
-from conquiet.jobs.queries import Migration, load, migrations
-from conquiet.jobs.schema import check_version, steps
+from conquiet.jobs.backends.schema import check_version, steps
+from conquiet.jobs.backends.sql_files import Migration, load, migrations
 
 STEPS = [Migration(number, f"{number:04}_step", f"up {number}", f"down {number}") for number in (1, 2, 3)]
 

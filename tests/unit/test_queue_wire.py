@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import PythonRespSerializer
 
-from conquiet.queue.wire import as_mapping, pack, parse_entries, stream_entries
+from conquiet.queue.wire.commands import as_mapping, pack, parse_entries, stream_entries
 
 VALUES = st.one_of(st.binary(max_size=50), st.text(max_size=50), st.integers())
 JSON = st.recursive(

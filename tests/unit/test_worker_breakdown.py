@@ -13,8 +13,8 @@ from conquiet.clock import SYSTEM_CLOCK
 from conquiet.errors import JobError
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, open_store
-from conquiet.jobs.backend import Claim, JobRow, Settlement
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
+from conquiet.jobs.backends.protocol import Claim, JobRow, Settlement
 
 
 class Buggy(MemoryBackend):

@@ -10,7 +10,7 @@ import pytest
 
 from conquiet.errors import StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal, Sleep, run
-from conquiet.jobs.outage import Outage
+from conquiet.jobs.worker.outage import Outage
 from conquiet.testing import ManualClock
 
 AWAY = StoreUnavailableError("not reached")

@@ -9,8 +9,8 @@ import pytest
 from conquiet.clock import SYSTEM_CLOCK
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobStore, JobWorker, open_store
-from conquiet.jobs.backend import Claim, JobRow
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
+from conquiet.jobs.backends.protocol import Claim, JobRow
 
 
 class Counted(MemoryBackend):

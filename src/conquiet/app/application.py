@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from conquiet.app.running import CONTEXT, run_job
+from conquiet.app.calls import CONTEXT, run_job
 from conquiet.app.stores import StoreOptions, Stores
 from conquiet.app.task import Task
-from conquiet.app.trial import assert_found, matching
-from conquiet.app.workers import make_worker
+from conquiet.app.worker import make_worker
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import JobConfigError, redact
 from conquiet.jobs import AsyncJobStore, Job, JobContext, JobStore, JobWorker, RetrySchedule, WorkerCounts
+from conquiet.testing.trial import assert_found, matching
 
 __all__ = ["Conquiet"]
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
-from conquiet.app.inline import InlineStore
-from conquiet.app.running import Tasks
+from conquiet.app.calls import Tasks
 from conquiet.app.task import Task
 from conquiet.clock import Clock
 from conquiet.errors import JobConfigError, PayloadError
 from conquiet.flow import run_async
 from conquiet.jobs import AsyncJobStore, Job, JobStore, NewJob, PayloadLimits, RetrySchedule, open_store
 from conquiet.payload import DEFAULT_LIMITS
+from conquiet.testing.inline import InlineStore
 
 __all__ = ["StoreOptions", "Stores"]
 

@@ -15,7 +15,7 @@ def main() -> None:
     except ImportError:
         print('conquiet: the command line needs typer and rich: pip install "conquiet[cli]"', file=sys.stderr)
         sys.exit(4)
-    from conquiet.cli.commands import run
+    from conquiet.cli.command import run
 
     try:
         code = run()

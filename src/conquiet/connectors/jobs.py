@@ -10,12 +10,9 @@ from typing import Any
 
 from conquiet.connectors.shells import AsyncSettles, Settles
 from conquiet.errors import StoreUnavailableError
-from conquiet.flow import Flow, Sleep, current_fence, run, run_async, shielded
-from conquiet.flow.threads import THREADS
-from conquiet.jobs import AsyncJobStore, Job, JobStore, Nack, SettleResult
-from conquiet.jobs.store import default_worker
-from conquiet.task import Outcome, OutcomeStatus, Transaction
-from conquiet.task.exceptions import ExceptionCategory
+from conquiet.flow import THREADS, Flow, Sleep, current_fence, run, run_async, shielded
+from conquiet.jobs import AsyncJobStore, Job, JobStore, Nack, SettleResult, default_worker
+from conquiet.task import ExceptionCategory, Outcome, OutcomeStatus, Transaction
 
 __all__ = ["AsyncJobConnector", "JobConnector"]
 

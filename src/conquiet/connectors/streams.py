@@ -9,8 +9,7 @@ from conquiet.connectors.shells import AsyncSettles, Settles
 from conquiet.errors import MalformedEntryError
 from conquiet.flow import Call, Flow, current_fence
 from conquiet.queue import AsyncRedisStreamsQueue, MalformedEntry, QueueMessage, RedisStreamsQueue
-from conquiet.task import Outcome, OutcomeStatus, Transaction
-from conquiet.task.exceptions import ExceptionCategory
+from conquiet.task import ExceptionCategory, Outcome, OutcomeStatus, Transaction
 
 __all__ = ["AsyncStreamConnector", "StreamConnector"]
 

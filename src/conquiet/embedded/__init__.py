@@ -4,6 +4,8 @@ from conquiet.embedded.binaries import (
     ServerBinary,
     available_postgres_binaries,
     available_redis_binaries,
+    find_postgres,
+    find_redis,
 )
 from conquiet.embedded.java import JavaRuntime, find_java, prepare_spark_environment
 from conquiet.embedded.postgres import PostgresServer
@@ -19,5 +21,7 @@ __all__ = [
     "available_postgres_binaries",
     "available_redis_binaries",
     "find_java",
+    "find_postgres",
+    "find_redis",
     "prepare_spark_environment",
 ]

@@ -18,9 +18,13 @@ from conquiet.flow.effects import (
     kept,
     shielded,
 )
-from conquiet.flow.isolation import Fence, ThreadCalls, current_fence
+from conquiet.flow.isolation import Fence, ThreadCalls, current_fence, describe
+from conquiet.flow.process import ProcessCalls
+from conquiet.flow.steps import Steps, unknown_effect
+from conquiet.flow.threads import THREADS, Threads
 
 __all__ = [
+    "THREADS",
     "Beside",
     "Call",
     "Cancellation",
@@ -31,15 +35,20 @@ __all__ = [
     "Fence",
     "Flow",
     "Kept",
+    "ProcessCalls",
     "Signal",
     "Sleep",
+    "Steps",
     "ThreadCalls",
+    "Threads",
     "all_end",
     "call_in",
     "current_fence",
+    "describe",
     "join",
     "kept",
     "run",
     "run_async",
     "shielded",
+    "unknown_effect",
 ]

@@ -12,7 +12,6 @@ from conquiet.errors import (
     StaleLeaseError,
     StoreUnavailableError,
 )
-from conquiet.jobs.execution import JobContext
 from conquiet.jobs.model import (
     Attempt,
     Job,
@@ -25,12 +24,23 @@ from conquiet.jobs.model import (
     SettleResult,
     StoreCapabilities,
 )
-from conquiet.jobs.store import AsyncJobStore, JobStore, migrate, migration_plan, open_async_store, open_store
-from conquiet.jobs.worker import JobWorker
-from conquiet.jobs.working import WorkerCounts
+from conquiet.jobs.store import (
+    AsyncJobStore,
+    JobStore,
+    default_worker,
+    migrate,
+    migration_plan,
+    open_async_store,
+    open_store,
+)
+from conquiet.jobs.transitions import TRANSITIONS, Transition, targets
+from conquiet.jobs.worker.execution import JobContext
+from conquiet.jobs.worker.run import WorkerCounts
+from conquiet.jobs.worker.worker import JobWorker
 from conquiet.payload import PayloadLimits
 
 __all__ = [
+    "TRANSITIONS",
     "AsyncJobStore",
     "Attempt",
     "DuplicateJobError",
@@ -56,9 +66,12 @@ __all__ = [
     "StaleLeaseError",
     "StoreCapabilities",
     "StoreUnavailableError",
+    "Transition",
     "WorkerCounts",
+    "default_worker",
     "migrate",
     "migration_plan",
     "open_async_store",
     "open_store",
+    "targets",
 ]

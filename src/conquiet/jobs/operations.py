@@ -18,7 +18,9 @@ from conquiet.errors import (
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
-from conquiet.jobs.backend import Backend, Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.damage import UNREADABLE, failed, shown_job
+from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.rows import job_of, on_grid
 from conquiet.jobs.checks import (
     MAX_SECONDS,
     checked_int,
@@ -27,10 +29,8 @@ from conquiet.jobs.checks import (
     checked_seconds,
     error_text,
 )
-from conquiet.jobs.damage import UNREADABLE, failed, shown_job
-from conquiet.jobs.identity import new_ids
+from conquiet.jobs.ids import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
-from conquiet.jobs.rows import job_of, on_grid
 
 __all__ = ["JobOperations"]
 

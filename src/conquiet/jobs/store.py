@@ -14,8 +14,9 @@ from urllib.parse import unquote
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import JobConfigError, MissingDependencyError
 from conquiet.flow import Signal, run, run_async
-from conquiet.jobs.backend import Backend
-from conquiet.jobs.memory import MemoryBackend
+from conquiet.jobs.backends.memory import MemoryBackend
+from conquiet.jobs.backends.protocol import Backend
+from conquiet.jobs.backends.sqlite.backend import SqliteBackend
 from conquiet.jobs.model import (
     Job,
     JobState,
@@ -27,7 +28,6 @@ from conquiet.jobs.model import (
     StoreCapabilities,
 )
 from conquiet.jobs.operations import JobOperations
-from conquiet.jobs.sqlite import SqliteBackend
 from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
 from conquiet.redaction import misread_url, redact_dsn
 
@@ -127,7 +127,7 @@ def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
         if clock is not None:
             raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
         try:
-            from conquiet.jobs.postgres import PostgresBackend
+            from conquiet.jobs.backends.postgres.backend import PostgresBackend
         except ImportError as error:
             raise MissingDependencyError(
                 'psycopg is not installed: pip install "conquiet[postgres]"'

@@ -9,7 +9,7 @@ from enum import StrEnum
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import LocalConfigError
 from conquiet.local.settings import checked_int, checked_seconds
-from conquiet.observe.local_metrics import watch_breaker
+from conquiet.observe import watch_breaker
 
 __all__ = ["GLOBAL_CIRCUIT_BREAKER", "BreakerState", "CircuitBreaker", "CircuitBreakerRegistry"]
 

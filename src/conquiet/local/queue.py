@@ -16,7 +16,7 @@ from conquiet.local.item import QueueItem
 from conquiet.local.schedule import Bucket, Schedule
 from conquiet.local.settings import QUEUE_SETTINGS, QueueSettings, checked_seconds
 from conquiet.local.waiters import Waiters
-from conquiet.observe.local_metrics import LATENCY_BOUNDS, Latency, watch_queue
+from conquiet.observe import LATENCY_BOUNDS, Latency, watch_queue
 
 __all__ = ["PriorityDelayQueue", "QueueSnapshot"]
 

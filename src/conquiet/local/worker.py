@@ -15,8 +15,7 @@ from conquiet.local.failures import error_text, report_failure
 from conquiet.local.item import QueueItem, told_by
 from conquiet.local.queue import PriorityDelayQueue
 from conquiet.local.settings import checked_seconds
-from conquiet.observe.local_metrics import LocalWorkerMetrics
-from conquiet.observe.spans import Spans
+from conquiet.observe import LocalWorkerMetrics, Spans
 
 __all__ = ["Session", "Worker", "say_what_stays"]
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from conquiet.observe.safely import once, safely
+from conquiet.observe.failsafe import once, safely
 
 __all__ = ["EngineMetrics"]
 

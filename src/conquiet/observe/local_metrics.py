@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from conquiet.observe.safely import once, safely
+from conquiet.observe.failsafe import once, safely
 
 __all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
 

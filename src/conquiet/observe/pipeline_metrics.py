@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from conquiet.observe.safely import once, safely
+from conquiet.observe.failsafe import once, safely
 
 __all__ = ["PipelineMetrics"]
 

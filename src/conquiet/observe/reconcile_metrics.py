@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conquiet.observe.safely import once, safely
+from conquiet.observe.failsafe import once, safely
 
 __all__ = ["METRICS", "ReconcileMetrics"]
 

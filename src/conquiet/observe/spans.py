@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import Context
 from typing import Any
 
-from conquiet.observe.safely import say_once
+from conquiet.observe.failsafe import say_once
 
 __all__ = ["Spans"]
 

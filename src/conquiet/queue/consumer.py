@@ -14,9 +14,9 @@ from conquiet.errors import QueueConfigError
 from conquiet.flow import run, run_async
 from conquiet.payload import DEFAULT_LIMITS
 from conquiet.queue.config import QueueConfig
-from conquiet.queue.consuming import Consuming
+from conquiet.queue.flows.delivery import Delivery
+from conquiet.queue.flows.operations import StreamOperations
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
-from conquiet.queue.operations import StreamOperations
 from conquiet.signals import stop_on_sigterm
 
 __all__ = ["AsyncDbFactory", "AsyncDbTx", "AsyncQueueConsumer", "DbFactory", "DbTx", "QueueConsumer"]
@@ -56,7 +56,7 @@ class QueueConsumer:
     def __init__(self, redis: Redis, config: QueueConfig) -> None:
         self.config = config
         self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=False)
-        self._consuming = Consuming(self._operations, config)
+        self._consuming = Delivery(self._operations, config)
         run(self._operations.create_group())
 
     def next(self, block_ms: int | None = None) -> QueueMessage | None:
@@ -131,7 +131,7 @@ class AsyncQueueConsumer:
         """Without creating the group: use `create`."""
         self.config = config
         self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=True)
-        self._consuming = Consuming(self._operations, config)
+        self._consuming = Delivery(self._operations, config)
 
     @classmethod
     async def create(cls, redis: AsyncRedis, config: QueueConfig) -> AsyncQueueConsumer:

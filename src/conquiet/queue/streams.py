@@ -10,8 +10,8 @@ from redis.asyncio import Redis as AsyncRedis
 from conquiet.flow import run, run_async
 from conquiet.payload import DEFAULT_LIMITS, Payload, PayloadLimits
 from conquiet.queue.config import QueueConfig
+from conquiet.queue.flows.operations import StreamOperations
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
-from conquiet.queue.operations import StreamOperations
 
 __all__ = ["AsyncRedisStreamsQueue", "RedisStreamsQueue"]
 

@@ -23,6 +23,10 @@ from conquiet.errors import (
 from conquiet.reconcile.job import JobQueue, ReconciliationJob
 from conquiet.reconcile.rules import (
     DEFAULT_RULES,
+    LEVELS,
+    MAX_CLAIM,
+    METRIC_NAMES,
+    TRUST_EVENTS,
     AlertRule,
     IntakeRules,
     Level,
@@ -47,24 +51,34 @@ if TYPE_CHECKING:
     from conquiet.reconcile.alerts import alerts_of
     from conquiet.reconcile.attempt import ReconciliationResult
     from conquiet.reconcile.database import open_database
-    from conquiet.reconcile.fetcher import ADAPTERS, FetchError, FetchOutcome, PlatformFetcher
-    from conquiet.reconcile.http_adapter import HttpAdapter
-    from conquiet.reconcile.intake import create_app
-    from conquiet.reconcile.platforms import AdapterRegistry, Observation, PlatformAdapter
+    from conquiet.reconcile.intake.http import create_app
+    from conquiet.reconcile.intake.submission import MAX_NAME
+    from conquiet.reconcile.models import AffiliateReport, Alert, Attempt, TrustEntry, table_of
+    from conquiet.reconcile.platforms.adapter import AdapterRegistry, Observation, PlatformAdapter
+    from conquiet.reconcile.platforms.fetcher import ADAPTERS, FetchError, FetchOutcome, PlatformFetcher
+    from conquiet.reconcile.platforms.http import HttpAdapter
+    from conquiet.reconcile.platforms.simulated import SimulatedAdapter
     from conquiet.reconcile.queues import JobStoreQueue, StreamQueue
     from conquiet.reconcile.reconciler import Reconciler
     from conquiet.reconcile.reconciliation import run_reconciliation
     from conquiet.reconcile.scheduler import RetryScheduler, resume
     from conquiet.reconcile.service import ReconciliationService
-    from conquiet.reconcile.simulated import SimulatedAdapter
     from conquiet.reconcile.task import PlatformUnavailable, ReconciliationTask
     from conquiet.reconcile.trust import trust_score, trust_scores
 
 __all__ = [
     "ADAPTERS",
     "DEFAULT_RULES",
+    "LEVELS",
+    "MAX_CLAIM",
+    "MAX_NAME",
+    "METRIC_NAMES",
+    "TRUST_EVENTS",
     "AdapterRegistry",
+    "AffiliateReport",
+    "Alert",
     "AlertRule",
+    "Attempt",
     "AttemptOrderError",
     "FetchError",
     "FetchOutcome",
@@ -97,6 +111,7 @@ __all__ = [
     "SimulatedAdapter",
     "Status",
     "StreamQueue",
+    "TrustEntry",
     "TrustEvent",
     "TrustRules",
     "Verdict",
@@ -110,6 +125,7 @@ __all__ = [
     "retry_at",
     "risk_priority",
     "run_reconciliation",
+    "table_of",
     "trust_score",
     "trust_scores",
 ]
@@ -118,16 +134,18 @@ _LATER = {
     "alerts": ("alerts_of",),
     "attempt": ("ReconciliationResult",),
     "database": ("open_database",),
-    "fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
-    "http_adapter": ("HttpAdapter",),
-    "intake": ("create_app",),
-    "platforms": ("AdapterRegistry", "Observation", "PlatformAdapter"),
+    "platforms.fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
+    "platforms.http": ("HttpAdapter",),
+    "intake.http": ("create_app",),
+    "platforms.adapter": ("AdapterRegistry", "Observation", "PlatformAdapter"),
+    "models": ("AffiliateReport", "Alert", "Attempt", "TrustEntry", "table_of"),
+    "intake.submission": ("MAX_NAME",),
     "queues": ("JobStoreQueue", "StreamQueue"),
     "reconciler": ("Reconciler",),
     "reconciliation": ("run_reconciliation",),
     "scheduler": ("RetryScheduler", "resume"),
     "service": ("ReconciliationService",),
-    "simulated": ("SimulatedAdapter",),
+    "platforms.simulated": ("SimulatedAdapter",),
     "task": ("PlatformUnavailable", "ReconciliationTask"),
     "trust": ("trust_score", "trust_scores"),
 }

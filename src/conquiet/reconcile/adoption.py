@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from conquiet.errors import ReconcileConfigError
 from conquiet.reconcile.attempt import Case
 from conquiet.reconcile.database import insert_or_ignore
+from conquiet.reconcile.intake.submission import Submission
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, table_of
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
-from conquiet.reconcile.submission import Submission
 from conquiet.reconcile.verdict import risk_priority
 
 __all__ = ["adopt_report", "carries_report", "refuse_another"]

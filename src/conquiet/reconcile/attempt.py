@@ -7,8 +7,7 @@ from contextvars import copy_context
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from conquiet.observe.reconcile_metrics import METRICS
-from conquiet.observe.spans import Spans
+from conquiet.observe import RECONCILE_METRICS, Spans
 from conquiet.reconcile.rules import AlertRule, Level, Status
 from conquiet.reconcile.verdict import Metrics
 
@@ -74,7 +73,7 @@ def say(result: ReconciliationResult, correlation_id: str | None) -> None:
             extra={"event": "report_redelivered", **fields},
         )
         return
-    METRICS.reconciled(result.status.value)
+    RECONCILE_METRICS.reconciled(result.status.value)
     _log.info(
         "report %s, attempt %s: %s%s",
         result.report_id,

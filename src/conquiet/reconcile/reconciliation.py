@@ -20,8 +20,8 @@ from conquiet.errors import AttemptOrderError, ReconcileConfigError, ReportNotFo
 from conquiet.reconcile.alerts import raise_alert
 from conquiet.reconcile.attempt import Case, ReconciliationResult, say, start_span
 from conquiet.reconcile.database import insert_or_ignore
-from conquiet.reconcile.fetcher import FetchOutcome
 from conquiet.reconcile.models import AffiliateReport, Attempt, ScheduledAttempt, table_of
+from conquiet.reconcile.platforms.fetcher import FetchOutcome
 from conquiet.reconcile.rules import DEFAULT_RULES, Level, Rules, Status
 from conquiet.reconcile.trust import record_trust
 from conquiet.reconcile.verdict import Metrics, alert_for, classify, elapsed_hours, retry_at

@@ -15,8 +15,8 @@ from conquiet.clock import SYSTEM_CLOCK, Clock, utc
 from conquiet.errors import ReconcileConfigError
 from conquiet.local import QUEUE_SETTINGS, PriorityDelayQueue, QueueSettings, WorkerPool
 from conquiet.reconcile.database import open_database
-from conquiet.reconcile.fetcher import PlatformFetcher
-from conquiet.reconcile.intake import create_app
+from conquiet.reconcile.intake.http import create_app
+from conquiet.reconcile.platforms.fetcher import PlatformFetcher
 from conquiet.reconcile.reconciler import Reconciler
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.reconcile.scheduler import RetryScheduler, resume

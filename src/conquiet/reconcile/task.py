@@ -17,12 +17,11 @@ from conquiet.errors import (
 )
 from conquiet.reconcile.adoption import adopt_report, carries_report, refuse_another
 from conquiet.reconcile.attempt import Case, ReconciliationResult, say
-from conquiet.reconcile.fetcher import FetchOutcome
 from conquiet.reconcile.job import ReconciliationJob
+from conquiet.reconcile.platforms.fetcher import FetchOutcome
 from conquiet.reconcile.reconciliation import Fetcher, read_case, record_attempt
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
-from conquiet.task import ConsumerTask, Transaction
-from conquiet.task.exceptions import ExceptionCategory, TransactionException
+from conquiet.task import ConsumerTask, ExceptionCategory, Transaction, TransactionException
 
 __all__ = ["PlatformUnavailable", "ReconciliationTask"]
 

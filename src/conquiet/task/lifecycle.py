@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError, CallTimeoutError, TaskConfigError
 from conquiet.flow import Call, Cancelled, Flow, call_in
-from conquiet.observe.spans import Spans
+from conquiet.observe import Spans
 from conquiet.task.exceptions import (
     ExceptionCategory,
     TransactionException,

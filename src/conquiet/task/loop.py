@@ -18,7 +18,7 @@ from typing import Any
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError
 from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, ThreadCalls, all_end, shielded
-from conquiet.observe.engine_metrics import EngineMetrics
+from conquiet.observe import EngineMetrics
 from conquiet.task.exceptions import EngineError
 from conquiet.task.fetching import BrokenContract, Fetching, LoopTimeout
 from conquiet.task.life import Life

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from conquiet.clock import Parker
 from conquiet.errors import FlowError
-from conquiet.flow.threads import THREADS, Threads
+from conquiet.flow import THREADS, Threads
 
 __all__ = ["AutojumpClock"]
 

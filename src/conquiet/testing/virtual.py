@@ -9,9 +9,18 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from conquiet.errors import CallTimeoutError, FlowError
-from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Sleep
-from conquiet.flow.isolation import describe
-from conquiet.flow.steps import Steps, unknown_effect
+from conquiet.flow import (
+    Beside,
+    Call,
+    Cancellation,
+    Cancelled,
+    Child,
+    Flow,
+    Sleep,
+    Steps,
+    describe,
+    unknown_effect,
+)
 from conquiet.testing.clock import ManualClock
 
 __all__ = ["VirtualDriver"]

@@ -27,7 +27,7 @@ _SETTINGS += ("CONQUIET_QUEUES", "CONQUIET_CONCURRENCY", "CONQUIET_CONFIG", "CON
 _EACH = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
-from conquiet.cli.commands import run
+from conquiet.cli.command import run
 commands, results = json.load(sys.stdin), []
 for arguments in commands:
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:

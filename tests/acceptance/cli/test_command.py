@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 from conquiet.cli import main
-from conquiet.cli.commands import app
+from conquiet.cli.command import app
 from conquiet.cli.exits import MEANINGS
 from tests.acceptance.cli.command import Shell
 
@@ -34,7 +34,7 @@ def verbs() -> list[tuple[str, ...]]:
 def test_every_verb_has_json_and_examples_of_itself() -> None:
     """In one process: the help of each verb is what Typer would print."""
     code = (
-        "import sys\nfrom conquiet.cli.commands import run\n"
+        "import sys\nfrom conquiet.cli.command import run\n"
         "for verb in sys.argv[1:]:\n    print('=== ' + verb)\n    run([*verb.split(), '--help'])"
     )
     names = [" ".join(verb) for verb in verbs()]
@@ -64,7 +64,7 @@ def test_help_imports_no_client(tmp_path: Path) -> None:
         "pyspark psycopg redis sqlalchemy pandas pyarrow numpy prometheus_client opentelemetry starlette rich"
     )
     code = (
-        "import sys\nfrom conquiet.cli.commands import run\nassert run(['--help']) == 0\n"
+        "import sys\nfrom conquiet.cli.command import run\nassert run(['--help']) == 0\n"
         f"print('imported:', *sorted(set({heavy.split()!r}) & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -144,7 +144,7 @@ def test_an_error_nobody_expected_is_one_line_too(tmp_path: Path) -> None:
         "import sys, conquiet.jobs\n"
         "def broken(*_, **__): raise RuntimeError('out of luck with password=hunter2')\n"
         "conquiet.jobs.migration_plan = broken\n"
-        "from conquiet.cli.commands import run\nsys.exit(run(['migrate', '--dsn', 'sqlite:///jobs.db']))"
+        "from conquiet.cli.command import run\nsys.exit(run(['migrate', '--dsn', 'sqlite:///jobs.db']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (

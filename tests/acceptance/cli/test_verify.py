@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from conquiet.embedded import RedisServer
-from conquiet.testing.verification.cancellations import job_cancellations
-from conquiet.testing.verification.corner import store_corner
-from conquiet.testing.verification.findings import Extent
-from conquiet.testing.verification.job_faults import job_faults
-from conquiet.testing.verification.jobs import job_checks, open_for_checks
+from conquiet.verify.cancellations import job_cancellations
+from conquiet.verify.corner import store_corner
+from conquiet.verify.findings import Extent
+from conquiet.verify.job_faults import job_faults
+from conquiet.verify.jobs import job_checks, open_for_checks
 from tests.acceptance.cli.command import Shell
 from tests.integration.liar import Liar
 

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from conquiet.cli.worker import parsed_queues
+from conquiet.cli.verbs.worker import parsed_queues
 from conquiet.errors import SettingsError
 from conquiet.jobs import JobState, open_store
 from tests.acceptance.cli.command import Shell

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from conquiet.embedded import PostgresServer
 from conquiet.errors import StoreUnavailableError
 from conquiet.jobs import Job, JobState, NewJob, open_store
-from conquiet.testing.history import History, Verdict, check
-from conquiet.testing.recording.jobs import POINTS, add_unwritten
+from conquiet.verify.history import History, Verdict, check
+from conquiet.verify.recording.jobs import POINTS, add_unwritten
 from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.jobs.worker import RETRY, Work
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, open_store
-from conquiet.testing.history import History, check
-from conquiet.testing.recording.jobs import RecordedBackend, record
+from conquiet.verify.history import History, check
+from conquiet.verify.recording.jobs import RecordedBackend, record
 from tests.acceptance.fleet import Fleet
 from tests.acceptance.jobs.worker import RETRY, Work
 from tests.integration.jobs.background import Running, until

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from conquiet.embedded import PostgresServer
-from conquiet.testing.recording.jobs import POINTS
+from conquiet.verify.recording.jobs import POINTS
 from tests.acceptance.jobs.kill_campaign import AT_RANDOM, SLOTS, KillCampaign, Outcome
 from tests.acceptance.jobs.worker import RETRY
 from tests.campaign import campaign_size

@@ -21,10 +21,11 @@ from typing import Any
 
 from conquiet.errors import StoreUnavailableError
 from conquiet.flow import Flow
-from conquiet.jobs import Job, JobContext, JobStore, JobWorker, RetrySchedule, open_store, worker
-from conquiet.jobs.execution import Execution, Executor
-from conquiet.testing.history import History
-from conquiet.testing.recording.jobs import RecordedBackend, record
+from conquiet.jobs import Job, JobContext, JobStore, JobWorker, RetrySchedule, open_store
+from conquiet.jobs.worker import worker
+from conquiet.jobs.worker.execution import Execution, Executor
+from conquiet.verify.history import History
+from conquiet.verify.recording.jobs import RecordedBackend, record
 from tests.acceptance.fleet import READY
 
 

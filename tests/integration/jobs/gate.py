@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.conninfo import conninfo_to_dict
 
-from conquiet.testing.wire import PostgresFraming, Proxy
+from conquiet.verify.proxy import PostgresFraming, Proxy
 
 
 class Gate(Proxy):

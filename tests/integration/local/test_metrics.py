@@ -18,7 +18,7 @@ from conquiet.local import (
     Worker,
 )
 from conquiet.observe import local_metrics
-from conquiet.observe.safely import say_once
+from conquiet.observe.failsafe import say_once
 from conquiet.testing import ManualClock
 from tests.integration.local.programs import run_program
 

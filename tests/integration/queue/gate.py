@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from types import TracebackType
 
-from conquiet.testing.wire import Relay
+from conquiet.verify.proxy import Relay
 
 
 class Gate(Relay):

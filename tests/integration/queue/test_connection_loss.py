@@ -129,7 +129,7 @@ def test_a_server_that_hangs_in_a_blocking_read(
     queues: Any, private: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no empty read, and the late reply is nobody else's."""
-    monkeypatch.setattr("conquiet.queue.exchange._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("conquiet.queue.wire.exchange._GRACE_SECONDS", 0.2)
     queue = queues.queue(client=queues.client(private.url, max_connections=1))
     private.pause()
     with pytest.raises(QueueConnectionError):

@@ -10,11 +10,6 @@ from typing import Any
 import pytest
 
 from conquiet.errors import ConquietError, QueueError
-from conquiet.pipeline.blocks import Block
-from conquiet.pipeline.ledger import Ledger
-from conquiet.pipeline.reader import BlockReader
-from conquiet.pipeline.source_batch import ConquietBatchReader
-from conquiet.pipeline.source_options import SOURCE_SCHEMA
 from conquiet.queue import (
     AsyncRedisStreamsQueue,
     QueueConfig,
@@ -23,6 +18,11 @@ from conquiet.queue import (
     connect,
     connect_async,
 )
+from conquiet.spark.source.batch import ConquietBatchReader
+from conquiet.spark.source.blocks import Block
+from conquiet.spark.source.ledger import Ledger
+from conquiet.spark.source.options import SOURCE_SCHEMA
+from conquiet.spark.source.reader import BlockReader
 from tests.integration.queue.babbler import Babbler
 
 CONFIG = QueueConfig("s", "g", "c", block_ms=50)

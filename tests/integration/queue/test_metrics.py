@@ -9,7 +9,7 @@ import prometheus_client
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.observe.safely import say_once
+from conquiet.observe.failsafe import say_once
 from conquiet.queue import LeaseLostError, MalformedEntryError, QueueError
 from tests.integration.queue.gate import Gate
 from tests.integration.queue.processes import run_program

@@ -13,8 +13,8 @@ import uvicorn
 
 from conquiet.clock import SYSTEM_CLOCK, utc
 from conquiet.reconcile import PlatformFetcher, ReconciliationJob, ReconciliationService, SimulatedAdapter
+from conquiet.reconcile.intake.submission import Submission
 from conquiet.reconcile.models import AffiliateReport
-from conquiet.reconcile.submission import Submission
 
 SEED = 7
 

@@ -26,7 +26,7 @@ from conquiet.reconcile import (
     resume,
     run_reconciliation,
 )
-from conquiet.reconcile.desk import IntakeDesk
+from conquiet.reconcile.intake.desk import IntakeDesk
 
 REPORT = {
     "affiliate_id": "ann",

@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conquiet.jobs import open_store
-from conquiet.pipeline.analytics import outcome_rates, quarantine_reasons, read_outputs, trust_by_day
-from conquiet.pipeline.analytics_figures import ReportFigures
-from conquiet.pipeline.analytics_jobs import job_attempts
-from conquiet.pipeline.analytics_report import collect_figures
-from conquiet.pipeline.reconcile import ReconcileOutputs, reconcile_batch
-from conquiet.pipeline.report_page import report_html, write_report
-from conquiet.pipeline.report_text import cut
 from conquiet.reconcile import DEFAULT_RULES, Status
+from conquiet.reconcile.report.collection import collect_figures
+from conquiet.reconcile.report.figures import ReportFigures
+from conquiet.reconcile.report.job_times import job_attempts
+from conquiet.reconcile.report.page import report_html, write_report
+from conquiet.reconcile.report.tables import outcome_rates, quarantine_reasons, read_outputs, trust_by_day
+from conquiet.reconcile.report.text import cut
+from conquiet.reconcile.spark.batch import ReconcileOutputs, reconcile_batch
 from tests.spark.analytics import drawn
 from tests.spark.reconcile import cases
 

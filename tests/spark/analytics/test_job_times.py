@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from conquiet.errors import JobConfigError
 from conquiet.jobs import JobStore, RetrySchedule, open_store
-from conquiet.pipeline import analytics_jobs
-from conquiet.pipeline.analytics_jobs import (
+from conquiet.reconcile.report import job_times as analytics_jobs
+from conquiet.reconcile.report.job_times import (
     ATTEMPT_OUTCOMES,
     ATTEMPTS,
     JOB_TIMES,

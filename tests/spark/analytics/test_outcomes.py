@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from conquiet.errors import ReconcileConfigError
-from conquiet.pipeline.analytics import (
+from conquiet.reconcile.report.tables import (
     MEAN_TRUST,
     OUTCOMES,
     QUARANTINE_REASONS,

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from conquiet.pipeline import RetryJobs, read_metrics, reconcile_stream, spark_session
+from conquiet.reconcile.spark import RetryJobs, read_metrics, reconcile_stream
+from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
 from tests.spark.conftest import QUICK_TO_START
 from tests.spark.source.doomed import DOOM, DoomedSource, reached

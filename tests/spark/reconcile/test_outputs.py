@@ -17,11 +17,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 
 from conquiet.errors import ReconcileConfigError, StagingLostError, StoreUnavailableError
-from conquiet.pipeline import read_outputs, read_reports, save_outputs
-from conquiet.pipeline.output_databases import OutputDatabase, new_run, output_database
-from conquiet.pipeline.output_tables import TABLES, prepared, staging_name
-from conquiet.pipeline.reconcile import JudgedOutputs, ReconcileOutputs, reconcile_batch
 from conquiet.reconcile import DEFAULT_RULES
+from conquiet.reconcile.report import read_outputs
+from conquiet.reconcile.spark import read_reports, save_outputs
+from conquiet.reconcile.spark.batch import JudgedOutputs, ReconcileOutputs, reconcile_batch
+from conquiet.reconcile.spark.output_databases import OutputDatabase, new_run, output_database
+from conquiet.reconcile.spark.output_tables import TABLES, prepared, staging_name
 from tests.spark.reconcile.cases import AS_OF, METRICS, REPORTS, Cases, Row, draw, verdicts
 
 pytestmark = pytest.mark.clause("P-09")

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conquiet.errors import ReconcileConfigError
-from conquiet.pipeline.inputs import read_metrics, read_reports
-from conquiet.pipeline.reconcile import reconcile_batch
 from conquiet.reconcile import Status
+from conquiet.reconcile.spark.batch import reconcile_batch
+from conquiet.reconcile.spark.inputs import read_metrics, read_reports
 from tests.spark.reconcile.cases import AS_OF, METRICS, REPORTS, Row
 
 pytestmark = pytest.mark.clause("P-09")

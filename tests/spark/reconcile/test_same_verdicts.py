@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from conquiet.pipeline.inputs import read_metrics, read_reports
-from conquiet.pipeline.reconcile import reconcile_batch
 from conquiet.reconcile import DEFAULT_RULES, AlertRule, Level, RetryRule, Rules, Status, TrustRules
+from conquiet.reconcile.spark.batch import reconcile_batch
+from conquiet.reconcile.spark.inputs import read_metrics, read_reports
 from tests.campaign import campaign_size
 from tests.spark.reconcile.cases import AS_OF, METRICS, REPORTS, Row, draw, verdicts
 

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from conquiet.jobs import JobStore, open_store
-from conquiet.pipeline.inputs import read_metrics
-from conquiet.pipeline.report_stream import RetryJobs, reconcile_stream
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 from conquiet.reconcile import ReconciliationJob
+from conquiet.reconcile.spark.inputs import read_metrics
+from conquiet.reconcile.spark.stream import RetryJobs, reconcile_stream
 from tests.spark.reconcile.cases import AS_OF, METRICS, Row
 
 pytestmark = pytest.mark.clause("P-08")

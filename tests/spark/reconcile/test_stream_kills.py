@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from conquiet.embedded import RedisServer
 from conquiet.jobs import open_store
-from conquiet.pipeline.blocks import Offset
 from conquiet.queue import connect
+from conquiet.spark.source.blocks import Offset
 from tests.acceptance.fleet import Fleet
 from tests.campaign import FULL
 from tests.faults.figures import Record

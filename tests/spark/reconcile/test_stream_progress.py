@@ -12,12 +12,12 @@ from prometheus_client import REGISTRY
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from conquiet.pipeline.batch_progress import shown
-from conquiet.pipeline.inputs import read_metrics, read_reports
-from conquiet.pipeline.outputs import save_outputs
-from conquiet.pipeline.progress import ProgressListener
-from conquiet.pipeline.progress_view import QueryState, View
-from conquiet.pipeline.reconcile import ReconcileOutputs, reconcile_batch
+from conquiet.reconcile.spark.batch import ReconcileOutputs, reconcile_batch
+from conquiet.reconcile.spark.batch_progress import shown
+from conquiet.reconcile.spark.inputs import read_metrics, read_reports
+from conquiet.reconcile.spark.outputs import save_outputs
+from conquiet.spark.progress.queries import ProgressListener
+from conquiet.spark.progress.view import QueryState, View
 from tests.spark.reconcile.cases import AS_OF
 from tests.spark.reconcile.test_stream import Pipeline, report
 from tests.spark.source.test_progress import metric, until_said

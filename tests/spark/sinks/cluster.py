@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from conquiet.pipeline import spark_session
+from conquiet.spark import spark_session
 from tests.acceptance.fleet import ROOT
 from tests.spark.conftest import QUICK_TO_START
 

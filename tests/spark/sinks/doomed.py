@@ -9,13 +9,13 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from conquiet.pipeline.job_sink import JobSink
-from conquiet.pipeline.journal import Journal
-from conquiet.pipeline.postgres_staging import PostgresStaging
-from conquiet.pipeline.sink_options import JobOptions, StreamOptions
-from conquiet.pipeline.sinks import Batch, ConquietStreamWriter, Sink, Staged
-from conquiet.pipeline.stream_sink import StreamSink
-from conquiet.queue.exchange import Exchange
+from conquiet.queue.wire.exchange import Exchange
+from conquiet.spark.sink.jobs import JobSink
+from conquiet.spark.sink.journal import Journal
+from conquiet.spark.sink.options import JobOptions, StreamOptions
+from conquiet.spark.sink.postgres_staging import PostgresStaging
+from conquiet.spark.sink.streams import StreamSink
+from conquiet.spark.sink.writers import Batch, ConquietStreamWriter, Sink, Staged
 from pyspark_conquiet import DefaultSource
 
 DOOM = "CONQUIET_DOOM"

@@ -11,7 +11,7 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 
-from conquiet.pipeline import spark_session
+from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
 from tests.spark.conftest import QUICK_TO_START
 from tests.spark.sinks.doomed import DOOM, DoomedSource

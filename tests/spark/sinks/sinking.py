@@ -8,10 +8,10 @@ import pyarrow as pa
 import redis
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
-from conquiet.pipeline.job_sink import JobSink
-from conquiet.pipeline.sink_options import JobOptions, StreamOptions, parsed
-from conquiet.pipeline.sinks import Batch
-from conquiet.pipeline.stream_sink import StreamSink
+from conquiet.spark.sink.jobs import JobSink
+from conquiet.spark.sink.options import JobOptions, StreamOptions, parsed
+from conquiet.spark.sink.streams import StreamSink
+from conquiet.spark.sink.writers import Batch
 
 STREAM = "reports"
 QUEUE = "reports"

@@ -14,8 +14,8 @@ import pytest
 
 from conquiet.errors import JobConfigError, SchemaVersionError, StagingLostError, StoreUnavailableError
 from conquiet.jobs import JobStore, open_store
-from conquiet.pipeline.job_sink import JobSink
-from conquiet.pipeline.sinks import Staged
+from conquiet.spark.sink.jobs import JobSink
+from conquiet.spark.sink.writers import Staged
 from tests.spark.sinks.sinking import QUEUE, batch, job_rows, job_sink
 
 pytestmark = pytest.mark.clause("P-05")

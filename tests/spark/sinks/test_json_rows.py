@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from conquiet.errors import QueueConfigError, QueuePayloadError
-from conquiet.pipeline.json_rows import JsonRows
+from conquiet.spark.sink.json_rows import JsonRows
 
 TYPES = StructType(
     [

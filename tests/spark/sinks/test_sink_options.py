@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, MapType, StringType, StructField, StructType
 
 from conquiet.errors import ConquietError, JobConfigError, QueueConfigError
-from conquiet.pipeline.sink_options import JobOptions, StreamOptions, parsed
-from conquiet.pipeline.sinks import ConquietBatchWriter, ConquietStreamWriter
+from conquiet.spark.sink.options import JobOptions, StreamOptions, parsed
+from conquiet.spark.sink.writers import ConquietBatchWriter, ConquietStreamWriter
 from tests.spark.sinks.sinking import DATA, JOBS
 
 URL = {"url": "redis://localhost", "stream": "s"}

@@ -11,9 +11,9 @@ import redis
 from redis.crc import key_slot
 
 from conquiet.errors import QueueConnectionError, QueueError, QueuePayloadError, StagingLostError
-from conquiet.pipeline.journal import Journal
-from conquiet.pipeline.sinks import Staged
-from conquiet.pipeline.stream_sink import StreamSink
+from conquiet.spark.sink.journal import Journal
+from conquiet.spark.sink.streams import StreamSink
+from conquiet.spark.sink.writers import Staged
 from tests.spark.sinks.sinking import DATA, STREAM, arrow, batch, entries, stream_options, stream_sink, texts
 
 pytestmark = pytest.mark.clause("P-05")

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from conquiet.pipeline.blocks import Block
-from conquiet.pipeline.ledger import Claim, Ledger
-from conquiet.pipeline.source import ConquietStreamReader
 from conquiet.queue import connect
+from conquiet.spark.source.blocks import Block
+from conquiet.spark.source.ledger import Claim, Ledger
+from conquiet.spark.source.stream import ConquietStreamReader
 from pyspark_conquiet import DefaultSource
 
 DOOM = "CONQUIET_DOOM"

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from conquiet.pipeline import spark_session
+from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
 from tests.spark.conftest import QUICK_TO_START
 from tests.spark.source.doomed import DOOM, DoomedSource, reached

@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 
 from conquiet.errors import QueueConnectionError, QueueError
-from conquiet.pipeline.blocks import Block, entries_in
-from conquiet.pipeline.keeper import Keeper
-from conquiet.pipeline.ledger import Claim, Ledger
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark.source.blocks import Block, entries_in
+from conquiet.spark.source.keeper import Keeper
+from conquiet.spark.source.ledger import Claim, Ledger
 
 Make = Callable[..., Keeper]
 

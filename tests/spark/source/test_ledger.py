@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 
 from conquiet.errors import GroupLostError, QueueError
-from conquiet.pipeline.blocks import Block
-from conquiet.pipeline.ledger import Claim, Ledger, losses_key
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
+from conquiet.spark.source.blocks import Block
+from conquiet.spark.source.ledger import Claim, Ledger, losses_key
 
 STREAM, GROUP, CONSUMER = "reports", "spark", "query-1"
 LEDGER = "{reports}:conquiet-ledger:spark:query-1"

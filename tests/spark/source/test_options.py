@@ -7,9 +7,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
 from conquiet.errors import QueueConfigError
-from conquiet.pipeline.blocks import Block, Offset, spread, take
-from conquiet.pipeline.source_batch import ConquietBatchReader, _cut
-from conquiet.pipeline.source_options import SOURCE_SCHEMA, SourceOptions, checked_schema
+from conquiet.spark.source.batch import ConquietBatchReader, _cut
+from conquiet.spark.source.blocks import Block, Offset, spread, take
+from conquiet.spark.source.options import SOURCE_SCHEMA, SourceOptions, checked_schema
 
 GOOD = {"url": "redis://h/0", "stream": "s", "group": "g", "consumer": "c"}
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from redis import Redis
 from rich.console import Console
 
-from conquiet.pipeline.progress import ProgressListener
-from conquiet.pipeline.progress_view import View
 from conquiet.queue import connect
+from conquiet.spark.progress.queries import ProgressListener
+from conquiet.spark.progress.view import View
 from tests.spark.source.queries import Query, fill
 
 

@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 
 from conquiet.errors import QueueConnectionError, QueueError
-from conquiet.pipeline.reader import BlockReader, parse_range
-from conquiet.pipeline.source_options import SOURCE_SCHEMA
 from conquiet.queue import connect
+from conquiet.spark.source.options import SOURCE_SCHEMA
+from conquiet.spark.source.reader import BlockReader, parse_range
 
 USUAL = {"1-1": b'{"a":1}', "1-2": '{"é":"ü"}'.encode(), "5-0": b""}
 

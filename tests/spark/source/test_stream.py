@@ -14,7 +14,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from redis import Redis
 
-from conquiet.pipeline import payload
 from conquiet.queue import (
     NoTransactions,
     QueueConfig,
@@ -23,6 +22,7 @@ from conquiet.queue import (
     RedisStreamsQueue,
     connect,
 )
+from conquiet.spark import payload
 from tests.spark.source.queries import CONSUMER, GROUP, STREAM, Query, fill, pending
 
 

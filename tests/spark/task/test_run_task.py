@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from conquiet.connectors import IterableConnector
 from conquiet.errors import PolicyError, TaskConfigError
-from conquiet.pipeline.tasks import OUTCOME_SCHEMA, run_task
+from conquiet.spark.tasks import OUTCOME_SCHEMA, run_task
 from conquiet.task import ConsumerTask, Outcome, Transaction
 from conquiet.task.mixins.policies import (
     ConcurrencyPolicy,

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conquiet.reconcile import IntakeRules, rate_limit
-from conquiet.reconcile.rate_limit import RateLimiter
+from conquiet.reconcile import IntakeRules
+from conquiet.reconcile.intake import rate_limit
+from conquiet.reconcile.intake.rate_limit import RateLimiter
 from conquiet.testing import ManualClock
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conquiet.reconcile import ReportRefusedError
-from conquiet.reconcile.submission import Submission
+from conquiet.reconcile.intake.submission import Submission
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GOOD = {

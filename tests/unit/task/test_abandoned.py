@@ -13,7 +13,7 @@ import prometheus_client
 import pytest
 from prometheus_client import REGISTRY
 
-from conquiet.observe.safely import say_once
+from conquiet.observe.failsafe import say_once
 from conquiet.task import StopReason, Transaction
 from conquiet.task.exceptions import AbandonedThreadsError, ExceptionCategory
 from conquiet.task.mixins.policies import RetryPolicy

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import StatusCode
 
-from conquiet.observe.safely import say_once
+from conquiet.observe.failsafe import say_once
 from conquiet.observe.spans import Spans
 from conquiet.task import Transaction
 from conquiet.task.exceptions import ExceptionCategory, FetchException, TransactionException

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from conquiet.jobs import (
+    TRANSITIONS,
     DuplicateJobError,
     IllegalTransitionError,
     Job,
@@ -15,8 +16,9 @@ from conquiet.jobs import (
     JobState,
     JobStore,
     StaleLeaseError,
+    Transition,
+    targets,
 )
-from conquiet.jobs.transitions import TRANSITIONS, Transition, targets
 from conquiet.testing.store_suite.source import (
     QUEUE,
     Advance,

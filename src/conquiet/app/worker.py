@@ -1,0 +1,137 @@
+"""A `JobWorker` for an app: which task runs how, and for how long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from conquiet.app.calls import Tasks, find_task, run_job, run_job_async
+from conquiet.app.task import Task
+from conquiet.errors import JobConfigError, JobRejectedError
+from conquiet.jobs import Job, JobContext, JobWorker, RetrySchedule
+from conquiet.jobs.checks import checked_queues, checked_seconds
+
+if TYPE_CHECKING:
+    from conquiet.app.application import Conquiet
+
+__all__ = ["make_worker"]
+
+_BLOCKED_SECONDS = 5.0  # past its limit, until the thread of a coroutine that cannot be cancelled is given up
+
+
+def make_worker(
+    app: Conquiet,
+    queues: str | Sequence[str] | Mapping[str, int | None] | None,
+    *,
+    isolation: str | None,
+    timeout: float | None,
+    location: str | None,
+    **settings: Any,
+) -> JobWorker:
+    if not app.tasks:
+        raise JobConfigError(
+            "this app has no tasks: decorate a function with @app.task, or import its module"
+        )
+    names = app.queues if queues is None else checked_queues(queues)
+    left_over = [name for name in names if name not in app.queues]
+    for name in left_over:
+        if not app.store.stats(name):  # where there are jobs, a task has moved to another queue since
+            raise JobConfigError(
+                f"no task uses the queue {name!r}, and no job is in it; the queues are: "
+                + ", ".join(map(repr, app.queues))
+            )
+    served = [task for task in app.tasks.values() if left_over or task.queue in names]
+    isolation = _isolation(served, isolation)
+    default = None if timeout is None else checked_seconds("timeout", timeout, above_zero=True)
+    running = _Running(app.tasks, default)
+    return JobWorker(
+        app.store,
+        _ChildHandler(app, location) if isolation == "process" else running.handler(isolation),
+        queues=names if queues is None else queues,
+        isolation=isolation,
+        execution_timeout=running.thread_limit if isolation == "thread" else running.limit,
+        retry_delays=running.retry_delays,
+        **settings,
+    )
+
+
+class _Running:
+    """What a worker asks about a job. One whose task is not known has no limit and no schedule: it fails at once."""
+
+    def __init__(self, tasks: Tasks, default_limit: float | None) -> None:
+        self._tasks = tasks
+        self._default_limit = default_limit
+
+    def handler(self, isolation: str) -> Any:
+        def run(job: Job, context: JobContext) -> None:
+            run_job(self._tasks, job, context, self.limit(job))
+
+        async def run_async(job: Job, context: JobContext) -> None:
+            await run_job_async(self._tasks, job, context)
+
+        run.__qualname__ = run_async.__qualname__ = "the task"  # as messages about its time limit call it
+        return run_async if isolation == "async" else run
+
+    def limit(self, job: Job) -> float | None:
+        task = self._task(job)
+        return self._default_limit if task is None or task.timeout is None else task.timeout
+
+    def thread_limit(self, job: Job) -> float | None:
+        """A coroutine on a thread is cancelled at its limit; its thread is given up if it does not end by that."""
+        task, limit = self._task(job), self.limit(job)
+        return limit + _BLOCKED_SECONDS if limit is not None and task is not None and task.is_async else limit
+
+    def retry_delays(self, job: Job) -> RetrySchedule | None:
+        task = self._task(job)
+        return None if task is None else task.retry
+
+    def _task(self, job: Job) -> Task[..., Any] | None:
+        try:
+            return find_task(self._tasks, job)
+        except JobRejectedError:
+            return None
+
+
+def _isolation(tasks: Iterable[Task[..., Any]], wanted: str | None) -> str:
+    """Coroutines share an event loop where there is nothing else; plain functions need threads."""
+    plain = [task.name for task in tasks if not task.is_async]
+    if wanted is None:
+        return "thread" if plain else "async"
+    if wanted == "async" and plain:
+        raise JobConfigError(
+            f"task {plain[0]!r} is a plain function, which would block the event loop: make it async def, or use "
+            "isolation='thread' (coroutines run there too)"
+        )
+    return wanted
+
+
+class _ChildHandler:
+    """The app as a child process finds it: by a module and the name of a variable in it."""
+
+    def __init__(self, app: Conquiet, location: str | None) -> None:
+        module, name = _place(app) if location is None else _parsed(location)
+        self.__module__ = module
+        self.__qualname__ = f"{name}.run_job"
+
+    def __call__(self, job: Job, context: JobContext) -> None:
+        raise NotImplementedError("this is for the child process, which finds the app by its name")
+
+
+def _parsed(location: str) -> tuple[str, str]:
+    module, colon, name = location.partition(":")
+    if not module or not colon or not name:
+        raise JobConfigError(f"location must be 'package.module:app', not {location!r}")
+    return module, name
+
+
+def _place(app: Conquiet) -> tuple[str, str]:
+    modules = dict.fromkeys(("__main__", *(task.function.__module__ for task in app.tasks.values())))
+    for module in modules:
+        for name, value in vars(sys.modules[module]).items() if module in sys.modules else ():
+            if value is app:
+                return module, name
+    raise JobConfigError(
+        "isolation='process' needs the app as a variable of a module, which a child process can import: say where "
+        "with location='package.module:app'"
+    )

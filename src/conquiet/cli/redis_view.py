@@ -1,0 +1,140 @@
+"""A Redis server as the verbs about streams see it: questions that create nothing and read for nobody.
+
+Through the queue's own exchange, so that errors are those of the queue. `RedisStreamsQueue` itself would create the
+consumer group of a mistyped name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self
+
+from conquiet.cli.output import session
+from conquiet.cli.settings import REDIS_URL
+from conquiet.errors import UnknownNameError
+from conquiet.flow import run
+from conquiet.payload import DEFAULT_LIMITS
+from conquiet.queue import QueueConfig, connect
+from conquiet.queue.flows import StreamOperations
+from conquiet.queue.wire import Exchange, as_mapping, name_of, pack, parse_entries, stream_entries
+
+__all__ = ["PendingEntry", "RedisLook"]
+
+_NOBODY = "nobody"  # the group and the consumer where none takes part
+
+
+class PendingEntry(NamedTuple):
+    id: str
+    consumer: str
+    idle_ms: int
+    deliveries: int
+
+
+class RedisLook:
+    def __init__(self, flag: str | None) -> None:
+        self.redis = connect(str(session.settings.need(REDIS_URL, flag)))
+        self._exchange = Exchange(self.redis, awaits=False).exchange
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.redis.close()
+
+    def ask(self, what: str, *command: str | int, block_ms: int | None = None) -> Any:
+        return run(self._exchange(what, pack(*command), block_ms=block_ms))
+
+    def enqueue_many(self, stream: str, payloads: list[dict[str, Any]]) -> list[str]:
+        return run(self._operations(stream, _NOBODY).enqueue_many(payloads))
+
+    def info(self, section: str) -> dict[str, str]:
+        lines = self.ask("INFO", "INFO", section).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def groups(self, stream: str) -> list[str]:
+        """The groups of a stream that exists; UnknownNameError, if it does not."""
+        kind = self.ask(f"look at stream {stream!r}", "TYPE", stream).decode()
+        if kind == "none":
+            raise UnknownNameError(f"there is no stream {stream!r}{self._others()}")
+        if kind != "stream":
+            raise UnknownNameError(f"{stream!r} is a {kind}, not a stream{self._others()}")
+        groups = self.ask(f"look at stream {stream!r}", "XINFO", "GROUPS", stream)
+        names = [as_mapping(found)[b"name"] for found in groups]
+        # One that is no UTF-8 was made by something else than conquiet, which could not even be told of it.
+        return [name.decode() for name in names if name_of(name).encode() == name]
+
+    def check_group(self, stream: str, group: str) -> None:
+        groups = self.groups(stream)
+        if group not in groups:
+            names = ", ".join(groups) or "none"
+            raise UnknownNameError(f"stream {stream!r} has no consumer group {group!r}; its groups: {names}")
+
+    def backlog(self, stream: str, group: str) -> dict[str, Any]:
+        return {"group": group, **asdict(run(self._operations(stream, group).backlog_stats()))}
+
+    def length(self, stream: str) -> int:
+        return int(self.ask(f"look at stream {stream!r}", "XLEN", stream))
+
+    def newest(self, stream: str, count: int) -> list[dict[str, Any]]:
+        if count == 0:
+            return []
+        reply = self.ask(f"read stream {stream!r}", "XREVRANGE", stream, "+", "-", "COUNT", count)
+        return _shown(reversed(reply), stream)
+
+    def follow(self, stream: str, after: str, block_ms: int) -> Iterator[list[dict[str, Any]]]:
+        """Entries as they come, for ever; a reader of its own, which takes none away from anybody."""
+        while True:
+            command = ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", stream, after)
+            entries = stream_entries(self.ask(f"read stream {stream!r}", *command, block_ms=block_ms))
+            if entries:
+                after = entries[-1][0].decode()
+                yield _shown(entries, stream)
+
+    def last_id(self, stream: str) -> str:
+        info = as_mapping(self.ask(f"look at stream {stream!r}", "XINFO", "STREAM", stream))
+        return str(info[b"last-generated-id"].decode())
+
+    def stale(self, stream: str, group: str, min_idle_ms: int, count: int) -> list[PendingEntry]:
+        command = ("XPENDING", stream, group, "IDLE", min_idle_ms, "-", "+", count)
+        reply = self.ask(f"look at what is pending on stream {stream!r}, group {group!r}", *command)
+        return [
+            PendingEntry(entry.decode(), name_of(consumer), idle, deliveries)
+            for entry, consumer, idle, deliveries in reply
+        ]
+
+    def _operations(self, stream: str, group: str) -> StreamOperations:
+        config = QueueConfig(stream, group, _NOBODY)
+        return StreamOperations(self.redis, config, DEFAULT_LIMITS, awaits=False)
+
+    def _others(self) -> str:
+        """Some streams that are there, found in a bounded number of steps."""
+        _, names = self.ask("look for streams", "SCAN", 0, "TYPE", "stream", "COUNT", 1_000)
+        found = ", ".join(sorted(name_of(name) for name in names)[:10])
+        return (
+            f"; streams on that server: {found}"
+            if found
+            else "; that server has none that is found at a glance"
+        )
+
+
+def _shown(entries: Any, stream: str) -> list[dict[str, Any]]:
+    raw = list(entries)
+    messages, malformed = parse_entries(raw, stream, _NOBODY)
+    shown: dict[str, dict[str, Any]] = {message.id: {"payload": message.payload} for message in messages}
+    shown |= {entry.id: {"malformed": entry.reason} for entry in malformed}
+    return [
+        {"id": entry_id, "at": _moment(entry_id), **shown[entry_id]}
+        for entry_id in (row[0].decode() for row in raw)
+    ]
+
+
+def _moment(entry_id: str) -> str:
+    """When it was added, by Redis's clock; ids that somebody chose may say anything."""
+    try:
+        return datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        )
+    except (OverflowError, ValueError, OSError):
+        return ""

@@ -1,0 +1,76 @@
+"""Values on their way to PostgreSQL, and rows on their way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from conquiet.jobs.backends.protocol import JobRow, Settlement
+from conquiet.jobs.backends.rows import GIVEN
+
+__all__ = [
+    "COLUMNS",
+    "LEASED",
+    "end_values",
+    "in_ascii",
+    "lease_values",
+    "number_array",
+    "place",
+    "text_array",
+]
+
+_CASTS = {"attempts": "attempts::text"}
+COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
+LEASED = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields if name not in GIVEN)
+
+
+def place(claimed: tuple[Any, ...]) -> tuple[int, int]:
+    """Priority, then number: RETURNING keeps no order."""
+    return claimed[5], claimed[0]
+
+
+def text_array(texts: Iterable[str]) -> str:
+    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text.
+
+    None of them holds a NUL, which therefore can stand between them while all are quoted at once.
+    """
+    quoted = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{quoted}"}}'
+
+
+def number_array(values: Iterable[float]) -> str:
+    return f"{{{','.join(map(repr, values))}}}"
+
+
+def lease_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Leases, given as (job id, token)."""
+    return {
+        "ids": text_array(job_id for job_id, _ in leases),
+        "tokens": text_array(token for _, token in leases),
+    }
+
+
+def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
+    """What becomes of them."""
+    ends = list(ends)
+    return {
+        "states": [end.state.value for end in ends],
+        "outcomes": [end.outcome for end in ends],
+        "retries": [int(end.retry) for end in ends],
+        "delays": [end.delay for end in ends],
+        "errors": [end.error for end in ends],
+        "error_types": [end.error_type for end in ends],
+        "categories": [end.category for end in ends],
+    }
+
+
+def in_ascii(end: Settlement) -> Settlement:
+    """The same, its texts in characters that every encoding has."""
+    texts = ((name, getattr(end, name)) for name in ("error", "error_type", "category"))
+    return end._replace(
+        **{
+            name: text.encode("ascii", "backslashreplace").decode()
+            for name, text in texts
+            if text is not None
+        }
+    )

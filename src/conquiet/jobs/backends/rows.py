@@ -1,0 +1,199 @@
+"""Rows as back ends store them, and jobs as people see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from conquiet import payload
+from conquiet.clock import utc
+from conquiet.errors import DuplicateJobError
+from conquiet.jobs.backends.protocol import Claim, JobRow, Settlement
+from conquiet.jobs.model import Attempt, Job, JobState, Lease
+
+__all__ = [
+    "EXPIRED_ERROR",
+    "GIVEN",
+    "STATES",
+    "as_datetime",
+    "attempt_json",
+    "attempts_of",
+    "duplicate_error",
+    "duplicates",
+    "job_of",
+    "leased_row",
+    "on_grid",
+    "ready_place",
+]
+
+EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
+IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
+# What a claim of Ready jobs has decided itself: it need not travel back.
+GIVEN = ("state", "lease_token", "lease_ttl", "lease_worker", "lease_started_at", "finished_at")
+STATES = {state.value: state for state in JobState}
+# Number, worker, start, end, outcome, category, type and text of the error.
+_STORED_ATTEMPTS = msgspec.json.Decoder(
+    list[tuple[int, str, float, float, str, str | None, str | None, str | None]]
+)
+
+
+def on_grid(seconds: float) -> float:
+    """A time as jobs show it, to the microsecond.
+
+    Stores that keep times as floats decide by these alone. Otherwise a lease could be over a fraction of a
+    microsecond before the time at which it is said to be, and two workers hold valid leases of one job.
+    """
+    return round(seconds, 6)
+
+
+def job_of(row: JobRow) -> Job:
+    """The job in a sound row; of one that somebody has damaged an error, see `damage.py`."""
+    # Hot, and a name looked up in a named tuple costs as much as building a lease: unpacked at once.
+    (
+        job_id,
+        queue,
+        text,
+        priority,
+        state,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        token,
+        version,
+        expires_at,
+        ttl,
+        worker,
+        _,
+        lease_expiries,
+        error,
+        _,
+        attempts,
+    ) = row
+    # What JobRow says of types is what we write; others write past us, and SQLite takes anything, anywhere.
+    if not (
+        isinstance(job_id, str)  # type: ignore[redundant-expr]
+        and type(priority) is int
+        and type(retries) is int
+        and type(max_retries) is int
+        and type(version) is int
+        and type(lease_expiries) is int
+        and (correlation_id is None or isinstance(correlation_id, str))  # type: ignore[redundant-expr]
+        and (error is None or isinstance(error, str))
+    ):
+        raise TypeError("a column holds what it cannot hold")
+    lease = None
+    if token is not None and state == IN_FLIGHT:
+        lease = Lease(token, version, as_datetime(expires_at), ttl or 0.0, worker or "")
+    return Job(
+        job_id,
+        queue,
+        payload.decode(text),
+        priority,
+        STATES[state],
+        retries,
+        max_retries,
+        None if retry_at is None else as_datetime(retry_at),
+        as_datetime(enqueued_at),
+        lease,
+        error,
+        () if attempts == "[]" and state != SUCCEEDED else _attempts(row),
+        correlation_id,
+        lease_expiries,
+    )
+
+
+def as_datetime(time: Any) -> datetime:
+    return time if type(time) is datetime else utc(time)
+
+
+def attempts_of(stored: str | bytes) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(number, worker, utc(started), utc(ended), outcome, category, error_type, error)
+        for number, worker, started, ended, outcome, category, error_type, error in _STORED_ATTEMPTS.decode(
+            stored
+        )
+    )
+
+
+def _attempts(row: JobRow) -> tuple[Attempt, ...]:
+    written = attempts_of(row.attempts)
+    if row.state != SUCCEEDED:
+        return written
+    # The hot path writes no history: what an ack would add stands in the row.
+    started_at, ended_at = as_datetime(row.lease_started_at), as_datetime(row.finished_at)
+    return (*written, Attempt(row.lease_version, row.lease_worker or "", started_at, ended_at, "succeeded"))
+
+
+def attempt_json(number: int, worker: str, started: float, ended: float, end: Settlement) -> str:
+    """One attempt as an element of the stored array."""
+    return json.dumps(
+        [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
+        ensure_ascii=False,
+    )
+
+
+def ready_place(claimed: tuple[Any, ...]) -> tuple[int, int]:
+    """Priority, then number: RETURNING keeps no order."""
+    return claimed[4], claimed[0]
+
+
+def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
+    """The row that `claim_ready` has made, of what it gives (the job's number and all but `GIVEN`) and was given."""
+    (
+        seq,
+        job_id,
+        queue,
+        payload,
+        priority,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        version,
+        expires_at,
+        expiries,
+        error,
+        attempts,
+    ) = claimed
+    values = (
+        job_id,
+        queue,
+        payload,
+        priority,
+        IN_FLIGHT,
+        retries,
+        max_retries,
+        retry_at,
+        enqueued_at,
+        correlation_id,
+        f"{token}{seq}",
+        version,
+        expires_at,
+        claim.ttl,
+        claim.worker,
+        None,
+        expiries,
+        error,
+        None,
+        attempts,
+    )
+    return tuple.__new__(JobRow, values)  # hot: what JobRow() would do, without passing twenty arguments
+
+
+def duplicates(ids: Iterable[str], taken: Container[str]) -> list[str]:
+    """Those of `ids` that are taken, and every one after its first."""
+    seen: set[str] = set()
+    return [one for one in ids if one in taken or one in seen or seen.add(one)]  # type: ignore[func-returns-value]
+
+
+def duplicate_error(double: Sequence[str]) -> DuplicateJobError:
+    return DuplicateJobError(
+        f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued", double
+    )

@@ -1,0 +1,65 @@
+"""Which schema a database has, and the steps from one version to another: the same rule for every back end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from conquiet.errors import JobConfigError, SchemaVersionError
+from conquiet.jobs.backends.sql_files import Migration
+
+__all__ = ["check_version", "steps", "stored_version"]
+
+
+def stored_version(rows: Sequence[Any], where: str) -> int:
+    """The version in the table `conquiet_schema`, given as its rows (two are enough): one whole number."""
+    if len(rows) == 1 and len(rows[0]) == 1 and type(rows[0][0]) is int and rows[0][0] >= 0:
+        return int(rows[0][0])
+    found = "no row" if not rows else "several rows" if len(rows) > 1 else f"{ascii(tuple(rows[0]))[:60]}"
+    raise SchemaVersionError(
+        f"{where} has a table conquiet_schema with {found}, where one row with the version of the schema was expected. "
+        "Nothing was changed: restore it from a backup, or, if no job is to be kept, drop the tables conquiet_schema "
+        "and conquiet_jobs and open the store again"
+    )
+
+
+def check_version(found: int | None, newest: int, where: str, migrate: str) -> bool:
+    """Whether the schema has to be created now; any version but the newest is refused, and said.
+
+    `found` is None for a database without our schema.
+    """
+    if migrate not in ("auto", "never"):
+        raise JobConfigError(f"migrate must be 'auto' or 'never', not {migrate!r}")
+    if found == newest:
+        return False
+    if found is None:
+        if migrate == "auto":
+            return True
+        raise SchemaVersionError(
+            f"{where} has no job tables: call conquiet.jobs.migrate(dsn), or open the store with migrate='auto'"
+        )
+    if found < newest:
+        raise SchemaVersionError(
+            f"{where} has schema version {found}, this release needs {newest}: stop the workers and call conquiet.jobs.migrate(dsn)"
+        )
+    raise SchemaVersionError(
+        f"{where} has schema version {found}, newer than the {newest} of this release: upgrade conquiet"
+    )
+
+
+def steps(migrations: list[Migration], found: int, target: int | None) -> list[tuple[str, str, int]]:
+    """(name, SQL, version after it) for each step from `found` to `target` (None: the newest), up or down."""
+    newest = migrations[-1].version
+    target = newest if target is None else target
+    if type(target) is not int or not 0 <= target <= newest:
+        raise JobConfigError(
+            f"there is no schema version {target!r}; this release knows 0 (none) to {newest}"
+        )
+    if found > newest:
+        raise SchemaVersionError(
+            f"the database has schema version {found}, newer than the {newest} of this release: upgrade conquiet"
+        )
+    if target >= found:
+        return [(step.name, step.up, step.version) for step in migrations if found < step.version <= target]
+    down = [step for step in reversed(migrations) if target < step.version <= found]
+    return [(f"{step.name} (down)", step.down, step.version - 1) for step in down]

@@ -1,0 +1,155 @@
+"""The SQLite store: one file, durable, several processes; the default where there is no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from conquiet.clock import Clock
+from conquiet.flow import Call, Flow, Signal, Sleep
+from conquiet.jobs.backends.damage import shown_name
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.sqlite.steps import SqliteSteps
+from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
+
+__all__ = ["SqliteBackend"]
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.025  # how often an idle worker looks whether another process has written
+
+
+class SqliteBackend(SqliteSteps):
+    """WAL, so that other processes can read while one writes; `synchronous` FULL, so that what was committed
+    survives a power cut.
+    """
+
+    capabilities = StoreCapabilities("sqlite", durable=True, own_clock=False, joins_transactions=True)
+
+    def __init__(self, path: str, clock: Clock, *, synchronous: str, awaits: bool) -> None:
+        super().__init__(path, clock, synchronous)
+        # asyncio must not wait for a disk: there, calls run on one thread of this store's own, and handlers'
+        # transactions on others. One of these waits for the write lock while another holds it, so beginning and
+        # ending must not wait for each other's thread.
+        self._thread = ThreadPoolExecutor(1, "conquiet sqlite") if awaits else None
+        self._begins = ThreadPoolExecutor(64, "conquiet sqlite begin") if awaits else None
+        self._ends = ThreadPoolExecutor(1, "conquiet sqlite end") if awaits else None
+
+    def _call(self, operation: Callable[..., T], *args: Any) -> Flow[T]:
+        return (yield from self._call_on(self._thread, operation, *args))
+
+    def _call_on(self, thread: ThreadPoolExecutor | None, operation: Callable[..., T], *args: Any) -> Flow[T]:
+        value: T
+        if thread is None:
+            value = yield Call(operation, *args)
+            return value
+        if self._closed:
+            raise self._is_closed()
+        loop = asyncio.get_running_loop()
+        # Shielded: the thread cannot be interrupted, so what it did must be heard.
+        value = yield Call(loop.run_in_executor, thread, partial(operation, *args), shield=True)
+        return value
+
+    def _call_in(self, connection: Any, operation: Callable[..., T], *args: Any) -> Flow[T]:
+        """In the caller's transaction: here and now, where the caller's connection is at home."""
+        thread = self._thread if connection is None else None
+        return (yield from self._call_on(thread, operation, *args, connection))
+
+    def open(self, migrate: str) -> Flow[None]:
+        yield from self._call(self._open, migrate)
+
+    def migrate(self, target: int | None) -> Flow[list[str]]:
+        return (yield from self._call(self._migrate, target))
+
+    def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
+        return (yield from self._call(self._plan, target))
+
+    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
+        return (yield from self._call_in(connection, self._insert, queue, rows, skip))
+
+    def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
+        return (yield from self._call(self._claim, claim))
+
+    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
+        return (yield from self._call_in(connection, self._settle, settlements))
+
+    def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
+        return (yield from self._call(self._heartbeat, leases))
+
+    def get(self, job_id: str) -> Flow[JobRow | None]:
+        rows = yield from self._rows("get", id=job_id)
+        return JobRow(*rows[0]) if rows else None
+
+    def select(
+        self, state: JobState | None, queue: str | None, limit: int, offset: int
+    ) -> Flow[list[JobRow]]:
+        rows = yield from self._rows("select", state=state, queue=queue, limit=limit, offset=offset)
+        return [JobRow(*row) for row in rows]
+
+    def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
+        rows = yield from self._rows("stats", queue=queue, now=self._now())
+        return [QueueStats(shown_name(name), *counts) for name, *counts in rows]
+
+    def _rows(self, name: str, **values: Any) -> Flow[list[Any]]:
+        return (yield from self._call(partial(self._read, name, **values)))
+
+    def retry(self, job_id: str) -> Flow[bool]:
+        done = yield from self._change("retry", id=job_id)
+        self._wakeups.wake_all()
+        return done == 1
+
+    def discard(self, job_id: str) -> Flow[bool]:
+        return (yield from self._change("discard", id=job_id)) == 1
+
+    def prune(self, older_than: float) -> Flow[int]:
+        return (yield from self._change("prune", older_than=older_than, now=self._now()))
+
+    def _change(self, name: str, **values: Any) -> Flow[int]:
+        return (yield from self._call(partial(self._write, name, **values)))
+
+    def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
+        ((due,),) = yield from self._rows("next_due", queues=json.dumps(list(queues)))
+        if not isinstance(due, float | int) or due == math.inf:  # somebody wrote no time there: that is never
+            return None
+        return max(due - self._now(), 0.0)
+
+    def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
+        """SQLite tells nobody; its data_version, which another process's commit changes, is cheap to look at."""
+        with self._wakeups.waiting() as woken:
+            # First the version, then a look: what is written after the look changes the version.
+            version = yield from self._call(self._data_version)
+            due = yield from self.next_due(queues)
+            if due is not None:
+                seconds = min(seconds, due)
+            end = self._clock.monotonic() + seconds
+            while (left := end - self._clock.monotonic()) > 0:
+                if (yield Sleep(min(left, _LOOK_SECONDS), woken, stop)):
+                    return
+                if (yield from self._call(self._data_version)) != version:
+                    return
+
+    def begin(self) -> Flow[Any]:
+        return (yield from self._call_on(self._begins, self._begin))
+
+    def commit(self, connection: Any) -> Flow[None]:
+        yield from self._call_on(self._ends, self._end, connection, "COMMIT")
+
+    def roll_back(self, connection: Any) -> Flow[None]:
+        yield from self._call_on(self._ends, self._end, connection, "ROLLBACK")
+
+    def awaiting(self) -> SqliteBackend:
+        return SqliteBackend(self.path, self._clock, synchronous=self._synchronous, awaits=True)
+
+    def close(self) -> Flow[None]:
+        if self._closed:
+            return
+        yield from self._call(self._close)
+        self._closed = True
+        for thread in (self._thread, self._begins, self._ends):
+            if thread is not None:
+                thread.shutdown(wait=False)

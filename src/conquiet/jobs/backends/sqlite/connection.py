@@ -1,0 +1,151 @@
+"""The SQLite store's connection: one, used by one call at a time, its errors made ours, its transactions undone."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from conquiet.errors import JobConfigError, JobError, StoreUnavailableError
+from conquiet.jobs.backends.caller_connection import driver_connection
+from conquiet.jobs.backends.damage import Unreadable
+from conquiet.sqlite_files import commits_by_itself, connected, rolled_back, unusable_path
+
+__all__ = ["SqliteConnection"]
+
+T = TypeVar("T")
+
+
+class SqliteConnection:
+    def __init__(self, path: str, synchronous: str) -> None:
+        if path in ("", ":memory:"):  # SQLite would take both for a database that nothing survives
+            raise JobConfigError(
+                "a SQLite store needs a file: sqlite:///jobs.db, or sqlite:////absolute/path.db"
+            )
+        if unusable := unusable_path(path):
+            raise JobConfigError(f"{path!a} cannot be the file of a SQLite store: {unusable}")
+        self.path = os.path.abspath(path)  # the same file, wherever the process goes
+        self._pid = os.getpid()
+        self._synchronous = synchronous
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._lost = False  # the connection broke, and a new one is made when it is needed
+        self._closed = False
+
+    def _connected(self, *begin: str) -> sqlite3.Connection:
+        return connected(self.path, self._synchronous, *begin)
+
+    def _connect(self) -> None:
+        with self._translated("open"):
+            self._connection = self._connected()
+        self._lost = False
+
+    def _close(self) -> None:
+        with self._lock:
+            self._lost = False
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if os.getpid() != self._pid:
+            raise JobError(
+                f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
+                "where SQLite must not use it: open a new one after the fork"
+            )
+        if self._lost:
+            self._connect()
+        if self._connection is None:
+            raise self._is_closed()
+        return self._connection
+
+    def _is_closed(self) -> JobError:
+        return JobError(f"the store on {self.path} is closed")
+
+    def _execute(self, sql: str, connection: Any = None, **values: Any) -> sqlite3.Cursor:
+        with self._translated("execute"):
+            cursor: sqlite3.Cursor = (connection or self._open_connection()).cursor()
+            cursor.row_factory = None  # the caller's connection may make other rows
+            return cursor.execute(sql, values)
+
+    def _enduring(self, step: Callable[[], T]) -> T:
+        """`step`, which is undone if it fails; and again if a text was met that is no UTF-8.
+
+        SQLite takes any bytes for a text, and one that somebody wrote past the store would fail the read of all its
+        neighbours. From then on this connection gives such values as `Unreadable`: slower, so it does not begin so.
+        """
+        try:
+            return step()
+        except StoreUnavailableError as error:
+            connection = self._connection
+            if connection is None or connection.text_factory is not str or "UTF-8" not in str(error):
+                raise
+            connection.text_factory = _any_text
+        return step()
+
+    @contextmanager
+    def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
+        """One atomic step of our own, or a part of the caller's transaction, which the caller commits."""
+        if connection is not None:
+            yield _theirs(connection)
+            return
+        with self._lock:
+            self._execute("BEGIN IMMEDIATE")
+            try:
+                with self._translated(what):
+                    yield None
+                self._execute("COMMIT")
+            except BaseException:  # whatever ends the step, all of it is undone
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        """Undo; whatever comes of that, the error that was the reason is what the caller hears."""
+        connection = self._connection
+        if connection is not None and not rolled_back(connection):
+            self._connection, self._lost = None, True
+
+    @contextmanager
+    def _translated(self, what: str):  # type: ignore[no-untyped-def]
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            if what == "enqueue" and _is_duplicate(error):
+                raise
+            raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"{what} on {self.path}: {error}") from error
+
+
+def _is_duplicate(error: sqlite3.IntegrityError) -> bool:
+    return error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def _theirs(connection: Any) -> sqlite3.Connection:
+    theirs = driver_connection(connection)
+    if not isinstance(theirs, sqlite3.Connection):
+        raise JobConfigError(
+            f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(connection).__name__}"
+        )
+    try:
+        alone = commits_by_itself(theirs)
+    except sqlite3.ProgrammingError as error:
+        raise JobConfigError(f"connection= takes a connection that is open: {error}") from error
+    if alone:
+        raise JobConfigError(
+            "connection= needs a transaction, and this sqlite3 connection commits every statement by "
+            'itself: execute("BEGIN IMMEDIATE") first'
+        )
+    return theirs
+
+
+def _any_text(raw: bytes) -> str | Unreadable:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return Unreadable(raw, f"it is no UTF-8 ({error.reason} at byte {error.start})")

@@ -1,0 +1,1 @@
+"""The job worker: claims, runs, keeps alive and settles jobs."""

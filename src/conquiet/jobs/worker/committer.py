@@ -1,0 +1,200 @@
+"""The end of leases: what the runners have finished is settled in batches, whatever the store does meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from conquiet.clock import Clock
+from conquiet.errors import StoreUnavailableError
+from conquiet.flow import Flow, Signal, Sleep, shielded
+from conquiet.jobs.model import Job, Nack, SettleResult
+from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.worker.execution import Execution, JobContext
+from conquiet.jobs.worker.outage import Outage
+
+__all__ = ["Held", "Settling", "WorkerCounts"]
+
+_log = logging.getLogger("conquiet.jobs")
+
+T = TypeVar("T")
+
+# A worker that has nothing to do for so long is idle, which says nothing about its speed; a shorter time is what the
+# next claim takes.
+_IDLE_SECONDS = 0.1
+_RATE_SECONDS = 0.02  # over how long speed is measured: a worker that is quick should know it soon
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What became of the jobs that a worker claimed."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0  # the lease was gone: the result was discarded
+    abandoned: int = 0  # still running on a thread when the worker ended
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """A leased job, from its claim until it is settled."""
+
+    context: JobContext
+    started: bool = False
+    lost: bool = False
+    ended: Execution | None = field(default=None)
+
+
+class Settling:
+    """The committer of a worker; it alone takes jobs out of `held` and counts what became of them."""
+
+    def __init__(
+        self,
+        operations: JobOperations,
+        held: dict[str, Held],
+        counts: WorkerCounts,
+        outage: Outage,
+        clock: Clock,
+        settled: Signal,
+        at_once: Signal,
+    ) -> None:
+        self._operations = operations
+        self._held = held
+        self._counts = counts
+        self._outage = outage
+        self._clock = clock
+        self._done: deque[Held] = deque()
+        self._has_done = Signal()
+        self._one_settled = settled  # set after every batch: there is room for more
+        self._at_once = at_once  # once set, an outage is not waited for any longer
+        self.no_more = Signal()  # it ends when everything is settled
+        self.rate = 0.0  # jobs per second, lately
+
+    def add(self, held: Held, ended: Execution) -> None:
+        """A runner has finished with it. Any thread."""
+        held.ended = ended
+        self._done.append(held)
+        if (
+            not self._has_done.is_set()
+        ):  # waking costs as much as the rest; it is cleared before what is done is taken
+            self._has_done.set()
+
+    def run(self) -> Flow[None]:
+        began, count = self._clock.monotonic(), 0
+        while True:
+            self._has_done.clear()
+            batch = [self._done.popleft() for _ in range(len(self._done))]
+            if not batch:
+                if self.no_more.is_set():
+                    return
+                idle, idle_from = not self._held, self._clock.monotonic()
+                yield Sleep(None, self._has_done, self.no_more)
+                now = self._clock.monotonic()
+                if idle and now - idle_from > _IDLE_SECONDS:
+                    began, count = now, 0
+                continue
+            yield from shielded(self._settle(batch))
+            self._one_settled.set()
+            count += len(batch)
+            seconds = self._clock.monotonic() - began
+            if seconds > _RATE_SECONDS:
+                self.rate = count / seconds
+                began, count = self._clock.monotonic(), 0
+
+    def _settle(self, batch: list[Held]) -> Flow[None]:
+        """End the leases of a batch; an outage is waited for: what was done is settled after it, or refused."""
+        acks, nacks, releases = [], [], []
+        for held in batch:
+            ended = held.ended
+            assert ended is not None
+            if ended.unknown:
+                yield from self._settle_unknown(held)
+            elif ended.settled:
+                self._settled([held], "succeeded")
+            elif ended.lost or held.lost:
+                self._discarded(held, ended.error)
+            elif ended.given_back:
+                releases.append(held)
+            elif ended.error is None:
+                acks.append(held)
+            else:
+                nacks.append(held)
+        operations = self._operations
+        yield from self._settle_all(acks, "succeeded", lambda: operations.ack_many(_jobs(acks)))
+        yield from self._settle_all(nacks, "failed", lambda: operations.nack_many(map(_nack, nacks)))
+        yield from self._settle_all(releases, "released", lambda: operations.release_many(_jobs(releases)))
+
+    def _settle_all(
+        self, batch: list[Held], outcome: str, settle: Callable[[], Flow[list[SettleResult]]]
+    ) -> Flow[None]:
+        if not batch:
+            return
+        try:
+            results, retried = yield from self._enduring(settle)
+            if all(result.ok for result in results):  # as is usual
+                self._settled(batch, outcome)
+                return
+            for held, result in zip(batch, results, strict=True):
+                # After a failure it may have happened the first time: the job's own history tells.
+                if result.ok or (retried and (yield from self._is_settled(held, outcome))):
+                    self._settled([held], outcome)
+                else:
+                    self._discarded(held, result.error)
+        except StoreUnavailableError as error:
+            for held in batch:
+                self._discarded(held, error)
+
+    def _settle_unknown(self, held: Held) -> Flow[None]:
+        """Its own transaction was committed or not; only this very lease can have written its attempt."""
+        try:
+            if (yield from self._is_settled(held, "succeeded")):
+                self._settled([held], "succeeded")
+            else:
+                self._discarded(held, held.ended.error if held.ended else None)
+        except StoreUnavailableError as error:
+            self._discarded(held, error)
+
+    def _is_settled(self, held: Held, outcome: str) -> Flow[bool]:
+        settled, _ = yield from self._enduring(lambda: self._operations.is_settled(held.context.job, outcome))
+        return settled
+
+    def _enduring(self, ask: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
+        """The store's answer, however long that takes, and whether it was asked more than once.
+
+        Asking again is safe where the outcome of the first time is unknown: the token decides. Raises
+        StoreUnavailableError only when the worker must end.
+        """
+        attempt = 0
+        while True:
+            try:
+                return (yield from self._outage.watch(ask())), attempt > 0
+            except StoreUnavailableError as error:
+                if self._at_once.is_set() and attempt > 0:
+                    raise
+                yield from self._outage.pause(error, attempt, self._at_once)
+                attempt += 1
+
+    def _settled(self, batch: list[Held], outcome: str) -> None:
+        settled = sum(self._held.pop(held.context.token, None) is not None for held in batch)
+        setattr(self._counts, outcome, getattr(self._counts, outcome) + settled)
+
+    def _discarded(self, held: Held, error: BaseException | None) -> None:
+        if self._held.pop(held.context.token, None) is not None:
+            self._counts.lost += 1
+            if not held.lost:
+                _log.warning("job %s: its result is discarded: %s", held.context.job.id, error)
+
+
+def _jobs(batch: list[Held]) -> list[Job]:
+    return [held.context.job for held in batch]
+
+
+def _nack(held: Held) -> Nack:
+    ended = held.ended
+    assert ended is not None
+    return Nack(held.context.job, ended.error, ended.retryable, ended.category, ended.schedule)

@@ -1,0 +1,229 @@
+"""Running a handler: what it is given, and how far it can be stopped."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+from conquiet.errors import (
+    AbandonedThreadsError,
+    CallTimeoutError,
+    IsolationError,
+    JobConfigError,
+    JobRejectedError,
+    OutcomeUnknownError,
+    RemoteCallError,
+    StaleLeaseError,
+    StoreUnavailableError,
+)
+from conquiet.flow import Call, Cancelled, Flow, ProcessCalls, Signal, call_in, describe, shielded
+from conquiet.jobs.model import Job, RetrySchedule
+from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.worker.context import JobContext
+
+__all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
+
+_log = logging.getLogger("conquiet.jobs")
+
+
+class Execution(NamedTuple):
+    """How a job's handler ended. None of the flags and no `error`: it succeeded."""
+
+    job: Job
+    error: BaseException | None = None
+    category: str | None = None
+    given_back: bool = False  # interrupted by the worker's own end: released, no retry consumed
+    settled: bool = False  # acknowledged already, in the handler's own transaction
+    unknown: bool = False  # the same, perhaps: the answer to the commit did not come
+    lost: bool = False  # the lease was gone: nothing of its effect was committed
+    retryable: bool = True
+    schedule: RetrySchedule | None = None  # for the delay before the next retry; None: the store's
+
+
+Handler = Callable[..., Any]
+TimeLimit = Callable[[Job], float | None]
+Delays = Callable[[Job], RetrySchedule | None]
+
+
+def check_handlers(handlers: Handler | Mapping[str, Handler], queues: Sequence[str], isolation: str) -> None:
+    """Refuse, before anything is claimed, what would fail every job."""
+    if isinstance(handlers, Mapping):
+        if missing := [queue for queue in queues if queue not in handlers]:
+            raise JobConfigError(
+                f"there is no handler for queue {missing[0]!r}; there are: {', '.join(map(repr, handlers))}"
+            )
+        found = [handlers[queue] for queue in queues]
+    else:
+        found = [handlers]
+    for handler in found:
+        if not callable(handler):
+            raise JobConfigError(f"a handler must be callable, not {type(handler).__name__}")
+        if isolation != "async" and _is_coroutine_function(handler):
+            raise JobConfigError(f"{describe(handler)} is a coroutine function: use isolation='async'")
+        if isolation == "process":
+            ProcessCalls(handler, wrap=call_in_child)  # raises if a child could not import it
+
+
+class Executor:
+    """Calls the right handler in the chosen isolation.
+
+    | isolation | past `execution_timeout` |
+    | --- | --- |
+    | async | the coroutine is cancelled |
+    | process | the child process is killed: the only hard stop |
+    | thread | the thread is abandoned, fenced and counted; it runs on |
+    """
+
+    def __init__(
+        self,
+        handlers: Handler | Mapping[str, Handler],
+        operations: JobOperations,
+        isolation: str,
+        timeout: TimeLimit,
+        delays: Delays,
+    ) -> None:
+        self._handlers = handlers
+        self._operations = operations
+        self._isolation = isolation
+        self._timeout = timeout
+        self._delays = delays
+        # By the handler's id, because not all can be hashed: how it is called, and whether it takes a context.
+        self._calls: dict[int, tuple[Handler, bool]] = {}
+        self._processes: dict[Handler, ProcessCalls] = {}
+        self._closed = False
+
+    def context(self, job: Job) -> JobContext:
+        return JobContext(job, self._operations.backend, Signal(), awaits=self._isolation == "async")
+
+    def execute(self, context: JobContext) -> Flow[Execution]:
+        """Run the handler of the context's job; whatever it raises is an outcome."""
+        job = context.job
+        try:
+            yield self._call(self._handler(job.queue), context)
+            if context.transaction is None:
+                return Execution(job)
+            context.settling = True
+            return (yield from shielded(self._commit(context)))
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it is the job's failure
+            ended = self._failed(job, error)
+        if context.transaction is not None:
+            abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
+            yield from shielded(self._undo(context, abandoned))
+        return ended
+
+    def _failed(self, job: Job, error: BaseException) -> Execution:
+        # Once closed, a cancellation or a dead child is our own doing; before, a handler let it out.
+        ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
+        if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
+            return Execution(job, error, given_back=True)
+        return Execution(
+            job,
+            _with_text(error),
+            "TIMEOUT" if _is(TimeoutError, error) else "SYSTEM",
+            retryable=not _is(JobRejectedError, error),
+            schedule=self._delays(job),
+        )
+
+    def _commit(self, context: JobContext) -> Flow[Execution]:
+        """The effect and the ack together, or neither."""
+        job, transaction = context.job, context.transaction
+        try:
+            yield from self._operations.ack(job, transaction)
+        except StaleLeaseError as error:
+            yield from self._undo(context, abandoned=False)
+            return Execution(job, error, lost=True)
+        try:
+            yield from self._operations.backend.commit(transaction)
+        except OutcomeUnknownError as error:
+            return Execution(job, error, unknown=True)
+        return Execution(job, settled=True)
+
+    def _undo(self, context: JobContext, abandoned: bool) -> Flow[None]:
+        try:
+            if abandoned:
+                yield from context.take_away()
+            else:
+                yield from self._operations.backend.roll_back(context.transaction)
+        except StoreUnavailableError as error:  # the connection is broken: so is its transaction
+            _log.debug("a transaction ended with its connection: %s", error)
+
+    def close(self) -> None:
+        """From here on, handlers that are cut off are given back."""
+        self._closed = True
+        for calls in list(self._processes.values()):
+            calls.close()
+
+    def _handler(self, queue: str) -> Handler:
+        return self._handlers[queue] if isinstance(self._handlers, Mapping) else self._handlers
+
+    def _call(self, handler: Handler, context: JobContext) -> Call:
+        if self._isolation == "process":
+            calls = self._processes.get(handler)
+            if calls is None:
+                calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
+                if self._closed:
+                    calls.close()
+            job, timeout = context.job.plain(), self._timeout(context.job)
+            return Call(lambda: calls.run(job, timeout=timeout))
+        found = self._calls.get(id(handler))
+        if found is None:
+            found = self._calls.setdefault(id(handler), (self._prepared(handler), _takes_context(handler)))
+        call, takes_context = found
+        timeout = self._timeout(context.job)
+        return Call(call, context.job, *((context,) if takes_context else ()), timeout=timeout)
+
+    def _prepared(self, handler: Handler) -> Handler:
+        """`handler`, so that what it sets in its context variables is not there for the next job."""
+
+        def in_own_context(job: Job, *context: JobContext) -> Any:
+            try:
+                return call_in(copy_context(), handler, job, *context)
+            finally:
+                for one in context:
+                    one.leave()
+
+        in_own_context.__qualname__ = describe(handler)  # for messages
+        return in_own_context
+
+
+def _is(kind: type[Exception], error: BaseException) -> bool:
+    """Whether it is of that kind, or in a child process was: from there comes only its name."""
+    if isinstance(error, RemoteCallError):
+        return error.error_type == kind.__qualname__
+    return isinstance(error, kind)
+
+
+def _with_text(error: BaseException) -> BaseException:
+    """`error`, or one in its place if its text cannot be had: that must not keep the job from failing."""
+    try:
+        str(error)
+    except Exception:  # noqa: BLE001 - __str__ is the user's code too
+        return RuntimeError(f"{type(error).__qualname__}, which has no readable text")
+    return error
+
+
+def _is_coroutine_function(handler: Handler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
+    )
+
+
+def _takes_context(handler: Handler) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return False
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return True
+    return sum(parameter.kind in kinds for parameter in parameters) > 1
+
+
+def call_in_child(handler: Handler, plain: dict[str, Any]) -> None:
+    """In the child process: the job as an object again, and the handler called. What it returns is dropped."""
+    job = Job.of_plain(plain)
+    context = JobContext(job, None, Signal())
+    handler(*((job, context) if _takes_context(handler) else (job,)))

@@ -1,0 +1,90 @@
+"""One run of a worker: its queues in lanes, each with places of its own, side by side. Most workers have one lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+
+from conquiet.flow import Beside, Child, Flow, Sleep, shielded
+from conquiet.jobs.worker.committer import WorkerCounts
+from conquiet.jobs.worker.execution import JobContext
+from conquiet.jobs.worker.run import Working
+
+__all__ = ["Lanes"]
+
+
+class Lanes:
+    """Leads one `Working` per lane; `make` gives new ones, because each works only once."""
+
+    def __init__(self, make: Callable[[], list[Working]], stops: int) -> None:
+        self._make = make
+        self._stops = stops
+        self._state = (
+            WorkerCounts(),
+            make(),
+        )  # what earlier rounds did, and who works now: replaced together
+        self._stop_as_asked()
+
+    @property
+    def counts(self) -> WorkerCounts:
+        past, workings = self._state
+        return WorkerCounts(*map(sum, zip(*map(astuple, (past, *(w.counts for w in workings))), strict=True)))
+
+    def stop(self) -> None:
+        """Once: drain. Twice: end at once. Any thread, any signal handler."""
+        self._stops += 1
+        _stop(self._state[1])
+
+    def running(self) -> list[JobContext]:
+        return [context for working in self._state[1] for context in working.running()]
+
+    def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
+        while True:
+            _, workings = self._state
+            if len(workings) == 1:
+                yield from workings[0].run(until_idle, wait_for_delayed)
+                return self.counts
+            yield from _side_by_side(workings, until_idle, wait_for_delayed)
+            # What ran in one lane may have brought jobs into another that had ended before.
+            if not until_idle or self._stops or not any(working.counts.claimed for working in workings):
+                return self.counts
+            self._state = (self.counts, self._make())
+            self._stop_as_asked()
+
+    def _stop_as_asked(self) -> None:
+        for _ in range(self._stops):
+            _stop(self._state[1])
+
+
+def _stop(workings: Sequence[Working]) -> None:
+    for working in workings:
+        working.stop()
+
+
+def _side_by_side(workings: Sequence[Working], until_idle: bool, wait_for_delayed: bool) -> Flow[None]:
+    lanes: list[Child[WorkerCounts]] = []
+    try:
+        for working in workings:
+            lane = yield Beside(working.run(until_idle, wait_for_delayed), name="job lane")
+            lanes.append(lane)
+        yield from _all_end(lanes, workings)
+    except BaseException:  # cancelled too: no lane may run on alone
+        _stop(workings)
+        try:
+            yield from shielded(_all_end(lanes))
+        except BaseException:  # interrupted once more: end at once
+            _stop(workings)
+            yield from shielded(_all_end(lanes))
+            raise
+        raise
+    for lane in lanes:
+        lane.result()
+
+
+def _all_end(lanes: Sequence[Child[WorkerCounts]], workings: Sequence[Working] = ()) -> Flow[None]:
+    """Wait for all; where one breaks down, the others are stopped: a worker that serves half its queues is broken."""
+    while left := [lane for lane in lanes if not lane.done]:
+        yield Sleep(None, *(lane.finished for lane in left))
+        if any(lane.done and lane.failure is not None for lane in left):
+            _stop(workings)
+            workings = ()

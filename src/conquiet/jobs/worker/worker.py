@@ -1,0 +1,176 @@
+"""The job worker: claims, runs, keeps alive and settles jobs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK
+from conquiet.errors import JobConfigError
+from conquiet.flow import run, run_async
+from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds
+from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
+from conquiet.jobs.worker.execution import Delays, Executor, JobContext, TimeLimit, check_handlers
+from conquiet.jobs.worker.lanes import Lanes
+from conquiet.jobs.worker.run import WorkerCounts, WorkerSettings, Working
+from conquiet.signals import stop_on_sigterm
+
+__all__ = ["JobWorker"]
+
+ISOLATIONS = ("thread", "process", "async")
+
+
+class JobWorker:
+    """Runs handlers for the jobs of some queues.
+
+    A handler takes the job, and if it wants a `JobContext` as its second argument. What it raises fails the job,
+    which then runs again as its retries allow. `isolation` decides where it runs and what can stop it:
+    "thread" (nothing can: past `execution_timeout` it is abandoned), "process" (killed), "async" (cancelled).
+
+    `queues` may map names to numbers: such a queue has so many places of its own, those with None share
+    `concurrency`. `execution_timeout` may be a function of the job; so is `retry_delays`, which gives the schedule
+    whose delays a failed job waits (None: the store's; how often it is retried is the job's own `max_retries`).
+    """
+
+    def __init__(
+        self,
+        store: JobStore | AsyncJobStore,
+        handler: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        *,
+        queues: str | Sequence[str] | Mapping[str, int | None] | None = None,
+        concurrency: int = 8,
+        lease_ttl: float = 5.0,
+        execution_timeout: float | TimeLimit | None = None,
+        retry_delays: Delays | None = None,
+        isolation: str = "thread",
+        prefetch: int | None = None,
+        shutdown_timeout: float = 30.0,
+        worker: str | None = None,
+    ) -> None:
+        if isolation not in ISOLATIONS:
+            raise JobConfigError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}")
+        if queues is None:
+            if not isinstance(handler, Mapping):
+                raise JobConfigError("queues= must be named, or handlers given as {queue: handler}")
+            queues = tuple(handler)
+        if isinstance(store, AsyncJobStore) and isolation != "async":
+            raise JobConfigError(
+                f"isolation {isolation!r} needs a store made by open_store, not an AsyncJobStore"
+            )
+        self._store = store
+        self._handlers = handler
+        self._isolation = isolation
+        self._timeout = _time_limit(execution_timeout)
+        self._delays: Delays = retry_delays or (lambda job: None)
+        settings = WorkerSettings(
+            queues=checked_queues(queues),
+            name=checked_name("worker", worker or default_worker()),
+            concurrency=checked_int("concurrency", concurrency, 1, 10_000),
+            lease_ttl=checked_seconds("lease_ttl", lease_ttl, above_zero=True),
+            prefetch=None if prefetch is None else checked_int("prefetch", prefetch, 0, 100_000),
+            shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout),
+        )
+        check_handlers(handler, settings.queues, isolation)
+        self._lane_settings = _lanes(settings, queues if isinstance(queues, Mapping) else {})
+        self._lanes: Lanes | None = None
+        self._busy = threading.Lock()
+        self._stops = 0
+
+    @property
+    def counts(self) -> WorkerCounts:
+        """What became of the jobs of this run, or of the last one."""
+        return WorkerCounts() if self._lanes is None else self._lanes.counts
+
+    def run(self) -> WorkerCounts:
+        """Work until `stop()` or SIGTERM; what became of the jobs."""
+        return self._run(until_idle=False, wait_for_delayed=False)
+
+    def run_until_idle(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
+        """Work until nothing is claimable and nothing is in flight here; delayed jobs count only if told so."""
+        return self._run(until_idle=True, wait_for_delayed=wait_for_delayed)
+
+    async def run_async(self, *, until_idle: bool = False, wait_for_delayed: bool = False) -> WorkerCounts:
+        """`run` inside an event loop (isolation "async")."""
+        if self._isolation != "async":
+            raise JobConfigError(f"run_async needs isolation='async', not {self._isolation!r}")
+        used: list[JobOperations] = []
+        with self._only_run():
+            try:
+                return await run_async(self._start(used).run(until_idle, wait_for_delayed))
+            finally:
+                for operations in used:
+                    if operations.backend is not self._store.operations.backend:
+                        await run_async(operations.backend.close())
+
+    def stop(self) -> None:
+        """Drain: claim nothing more, give back what has not begun, finish the rest. A second call ends at once."""
+        self._stops += 1
+        if self._lanes is not None:
+            self._lanes.stop()
+
+    def running(self) -> list[JobContext]:
+        """The jobs that run now, with their progress."""
+        return [] if self._lanes is None else self._lanes.running()
+
+    def _run(self, until_idle: bool, wait_for_delayed: bool) -> WorkerCounts:
+        if self._isolation == "async":
+            _refuse_running_loop()
+            return asyncio.run(self.run_async(until_idle=until_idle, wait_for_delayed=wait_for_delayed))
+        with self._only_run():
+            return run(self._start([]).run(until_idle, wait_for_delayed))
+
+    @contextmanager
+    def _only_run(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise JobConfigError("this worker runs already: make another one")
+        try:
+            with stop_on_sigterm(self.stop):
+                yield
+        finally:
+            self._busy.release()
+
+    def _start(self, used: list[JobOperations]) -> Lanes:
+        self._lanes = Lanes(lambda: [self._working(lane, used) for lane in self._lane_settings], self._stops)
+        return self._lanes
+
+    def _working(self, lane: WorkerSettings, used: list[JobOperations]) -> Working:
+        operations = self._store.operations
+        opens_store = self._isolation == "async" and not isinstance(self._store, AsyncJobStore)
+        if opens_store:
+            operations = operations.awaiting()
+            used.append(operations)
+        executor = Executor(self._handlers, operations, self._isolation, self._timeout, self._delays)
+        return Working(operations, executor, lane, SYSTEM_CLOCK, random.random, opens_store=opens_store)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise JobConfigError(
+        "an event loop runs here already: await worker.run_async(), with until_idle=True if so meant"
+    )
+
+
+def _time_limit(limit: float | TimeLimit | None) -> TimeLimit:
+    if callable(limit):
+        return limit
+    seconds = None if limit is None else checked_seconds("execution_timeout", limit, above_zero=True)
+    return lambda job: seconds
+
+
+def _lanes(settings: WorkerSettings, places: Mapping[str, int | None]) -> list[WorkerSettings]:
+    own = {queue: number for queue, number in places.items() if number is not None}
+    shared = tuple(queue for queue in settings.queues if queue not in own)
+    lanes = [replace(settings, queues=shared)] if shared else []
+    for queue, number in own.items():
+        concurrency = checked_int(f"the concurrency of queue {queue!r}", number, 1, 10_000)
+        lanes.append(replace(settings, queues=(queue,), concurrency=concurrency))
+    return lanes

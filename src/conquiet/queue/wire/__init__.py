@@ -1,0 +1,31 @@
+"""Redis commands as bytes and replies as values, for whoever talks to Redis past the queue itself."""
+
+from conquiet.queue.wire.commands import (
+    as_mapping,
+    bulk,
+    bulk_head,
+    name_of,
+    pack,
+    parse_entries,
+    rows,
+    stream_entries,
+    text,
+    whole,
+)
+from conquiet.queue.wire.exchange import TRANSPORT_ERRORS, Exchange, translated
+
+__all__ = [
+    "TRANSPORT_ERRORS",
+    "Exchange",
+    "as_mapping",
+    "bulk",
+    "bulk_head",
+    "name_of",
+    "pack",
+    "parse_entries",
+    "rows",
+    "stream_entries",
+    "text",
+    "translated",
+    "whole",
+]

@@ -1,0 +1,1 @@
+"""Taking reports in, over HTTP."""

@@ -1,0 +1,207 @@
+"""The HTTP intake, as an ASGI app.
+
+POST /reports        202 taken in · 200 taken in before, under the same Idempotency-Key · 400 no JSON object
+                     409 that key was used for another report · 413 too large · 422 a field is wrong, and why
+                     429 the queue is full or the affiliate too fast · 503 the database is away (both: Retry-After)
+GET /reports/{id}    the report, its attempts and alerts · 404
+GET /health          200, or 503 if the database does not answer
+GET /metrics         for Prometheus
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Callable, Collection
+from typing import Any
+
+from sqlalchemy import select, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import (
+    IntakeBusyError,
+    KeyReusedError,
+    PayloadError,
+    ReportRefusedError,
+    StoreUnavailableError,
+    redact,
+)
+from conquiet.observe import RECONCILE_METRICS, exposition
+from conquiet.payload import decode
+from conquiet.reconcile.alerts import alerts_of
+from conquiet.reconcile.intake.desk import IntakeDesk
+from conquiet.reconcile.intake.submission import checked_name
+from conquiet.reconcile.job import JobQueue
+from conquiet.reconcile.models import AffiliateReport, Attempt
+from conquiet.reconcile.rules import DEFAULT_RULES, MAX_CLAIM, Rules
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("conquiet.reconcile")
+_RETRY_STORAGE = 5.0
+
+
+def create_app(
+    session_factory: Callable[[], Session],
+    queue: JobQueue,
+    *,
+    platforms: Collection[str] | None = None,
+    rules: Rules = DEFAULT_RULES,
+    clock: Clock = SYSTEM_CLOCK,
+    max_body_bytes: int = 64 * 1024,
+    lifespan: Any = None,
+) -> Starlette:
+    """The app. It authenticates nobody: put it behind something that does."""
+    desk = IntakeDesk(session_factory, queue, platforms=platforms, rules=rules, clock=clock)
+    intake = _Intake(desk, session_factory, max_body_bytes)
+    return Starlette(
+        routes=[
+            Route("/reports", intake.submit, methods=["POST"]),
+            Route("/reports/{report_id:int}", intake.show, methods=["GET"]),
+            Route("/health", intake.health, methods=["GET"]),
+            Route("/metrics", intake.metrics, methods=["GET"]),
+        ],
+        exception_handlers={
+            HTTPException: _http_error,
+            StoreUnavailableError: _storage_error,
+            SQLAlchemyError: _storage_error,  # of a caller's own sessions
+        },
+        lifespan=lifespan,
+    )
+
+
+class _Intake:
+    def __init__(self, desk: IntakeDesk, session_factory: Callable[[], Session], max_body_bytes: int) -> None:
+        self._desk = desk
+        self._session_factory = session_factory
+        self._max_body_bytes = max_body_bytes
+
+    async def submit(self, request: Request) -> Response:
+        try:
+            payload = decode(await self._body(request))
+            correlation_id = _header(request, "X-Correlation-ID") or uuid.uuid4().hex
+            key = _header(request, "Idempotency-Key")
+            accepted = await run_in_threadpool(self._desk.submit, payload, correlation_id, key)
+        except PayloadError as error:
+            return _refused(400, "not_json", str(error))
+        except KeyReusedError as error:
+            return _refused(409, "key_reused", str(error), field=error.field)
+        except ReportRefusedError as error:
+            return _refused(422, "invalid_report", str(error), field=error.field)
+        except IntakeBusyError as busy:
+            status = 503 if busy.code == "shutting_down" else 429
+            return _refused(status, busy.code, str(busy), retry_after=busy.retry_after)
+        RECONCILE_METRICS.received("accepted" if accepted.is_new else "repeated")
+        return JSONResponse(
+            {
+                "report_id": accepted.report_id,
+                "priority": accepted.priority,
+                "correlation_id": accepted.correlation_id,
+            },
+            status_code=202 if accepted.is_new else 200,
+            headers={"Location": f"/reports/{accepted.report_id}"},
+        )
+
+    async def show(self, request: Request) -> Response:
+        report_id = request.path_params["report_id"]
+        found = (
+            await run_in_threadpool(self._report, report_id) if report_id <= MAX_CLAIM else None
+        )  # beyond, no database has such an id
+        if found is None:
+            raise HTTPException(404, f"there is no report {report_id}"[:80])
+        return JSONResponse(found)
+
+    async def health(self, request: Request) -> Response:
+        await run_in_threadpool(self._ask_database)
+        return JSONResponse({"status": "ok", "queue": self._desk.queue_state()})
+
+    async def metrics(self, request: Request) -> Response:
+        metrics = await run_in_threadpool(exposition)
+        if metrics is None:
+            raise HTTPException(501, 'there are no metrics: pip install "conquiet[prometheus]"')
+        return Response(metrics[0], headers={"Content-Type": metrics[1]})
+
+    async def _body(self, request: Request) -> bytes:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self._max_body_bytes:
+                raise HTTPException(413, f"a report has at most {self._max_body_bytes} bytes")
+        return bytes(body)
+
+    def _ask_database(self) -> None:
+        with self._session_factory() as session:
+            session.execute(text("SELECT 1"))
+
+    def _report(self, report_id: int) -> dict[str, Any] | None:
+        with self._session_factory() as session:
+            report = session.get(AffiliateReport, report_id)
+            if report is None:
+                return None
+            attempts = session.scalars(
+                select(Attempt).where(Attempt.report_id == report_id).order_by(Attempt.attempt)
+            )
+            return {
+                **_shown(report, but=("attempts", "idempotency_key")),
+                "attempts": [_shown(attempt, but=("report_id",)) for attempt in attempts],
+                "alerts": [_shown(alert, but=("report_id",)) for alert in alerts_of(session, report_id)],
+            }
+
+
+def _shown(row: Any, but: tuple[str, ...]) -> dict[str, Any]:
+    """The columns of a row, times as ISO 8601."""
+    values = {column.name: getattr(row, column.name) for column in row.__table__.columns}
+    return {
+        name: value.isoformat() if hasattr(value, "isoformat") else value
+        for name, value in values.items()
+        if name not in but
+    }
+
+
+def _header(request: Request, name: str) -> str | None:
+    value = request.headers.get(name)
+    return None if value is None else checked_name(name, value)
+
+
+def _refused(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    field: str | None = None,
+    retry_after: float | None = None,
+) -> Response:
+    RECONCILE_METRICS.received(code)
+    headers = {}
+    if retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after)))  # whole seconds; 0 would mean at once
+    error = {"code": code, "message": message} | ({"field": field} if field else {})
+    return JSONResponse({"error": error}, status_code=status, headers=headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(
+        {"error": {"code": f"http_{error.status_code}", "message": error.detail}},
+        status_code=error.status_code,
+        headers=error.headers,
+    )
+
+
+async def _storage_error(request: Request, error: Exception) -> Response:
+    _log.error(
+        "the database did not do what the intake asked of it: %s: %s",
+        type(error).__name__,
+        redact(str(error)),
+        extra={"event": "storage_unavailable", "correlation_id": request.headers.get("X-Correlation-ID")},
+    )
+    return _refused(503, "storage_unavailable", "try again", retry_after=_RETRY_STORAGE)

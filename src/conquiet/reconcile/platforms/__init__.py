@@ -1,0 +1,1 @@
+"""Asking platforms for their numbers."""

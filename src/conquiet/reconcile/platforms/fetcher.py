@@ -1,0 +1,165 @@
+"""Asking platforms: through a circuit breaker each, with every failure as data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from conquiet.clock import SYSTEM_CLOCK, Clock, utc
+from conquiet.errors import (
+    PlatformAuthError,
+    PlatformError,
+    PlatformRateLimitError,
+    ReconcileConfigError,
+    redact,
+)
+from conquiet.local import GLOBAL_CIRCUIT_BREAKER
+from conquiet.observe import RECONCILE_METRICS
+from conquiet.reconcile.platforms.adapter import AdapterRegistry, PlatformAdapter
+from conquiet.reconcile.platforms.http import HttpAdapter
+from conquiet.reconcile.platforms.simulated import SimulatedAdapter
+from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
+from conquiet.reconcile.verdict import Metrics
+
+__all__ = ["ADAPTERS", "Breaker", "Breakers", "FetchError", "FetchOutcome", "PlatformFetcher"]
+
+_log = logging.getLogger("conquiet.reconcile")
+
+ADAPTERS = AdapterRegistry({"simulated": SimulatedAdapter, "http": HttpAdapter})
+NOTHING = Metrics(None, None, None)
+
+
+class FetchError(StrEnum):
+    """Why there is no answer."""
+
+    FETCH_ERROR = "fetch_error"
+    RATE_LIMITED = "rate_limited"
+    AUTH_ERROR = "auth_error"
+    CIRCUIT_OPEN = "circuit_open"
+
+
+class FetchOutcome(NamedTuple):
+    """What asking a platform led to. Without `error_code` the platform answered, perhaps with nothing."""
+
+    metrics: Metrics
+    observed_at: datetime
+    error_code: FetchError | None = None
+    detail: str = ""
+    retry_after: float | None = None
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether asking again within the same attempt makes sense."""
+        return self.error_code in (FetchError.FETCH_ERROR, FetchError.RATE_LIMITED)
+
+
+class Breaker(Protocol):
+    def allow(self) -> bool: ...
+    def record_success(self) -> None: ...
+    def record_failure(self, rate_limited: bool = ...) -> None: ...
+
+
+class Breakers(Protocol):
+    def for_platform(self, name: str) -> Breaker: ...
+
+
+class PlatformFetcher:
+    """Fetches from the platforms it was given adapters for. Each has a breaker; `fetch` never raises for a platform."""
+
+    def __init__(
+        self,
+        adapters: Mapping[str, PlatformAdapter],
+        *,
+        breakers: Breakers = GLOBAL_CIRCUIT_BREAKER,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        for platform, adapter in adapters.items():
+            if not isinstance(adapter, PlatformAdapter):
+                raise ReconcileConfigError(f"platform {platform!r} needs a PlatformAdapter, not {adapter!r}")
+        self._adapters = dict(adapters)
+        self._breakers = breakers
+        self._clock = clock
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Mapping[str, Mapping[str, Any]],
+        *,
+        registry: AdapterRegistry = ADAPTERS,
+        breakers: Breakers = GLOBAL_CIRCUIT_BREAKER,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> PlatformFetcher:
+        """From data: `{"instagram": {"adapter": "http", "base_url": …}, …}`; adapters by registered name only."""
+        adapters = {}
+        for platform, own in settings.items():
+            rest = {name: value for name, value in own.items() if name != "adapter"}
+            adapters[platform] = registry.create(str(own.get("adapter")), rest)
+        return cls(adapters, breakers=breakers, clock=clock)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return tuple(sorted(self._adapters))
+
+    def fetch(self, platform: str, post_id: str) -> FetchOutcome:
+        """Ask the platform for a post, unless its breaker forbids it."""
+        adapter = self._adapters.get(platform)
+        if adapter is None:
+            # No breaker either: names that somebody invented must not fill the registry of breakers.
+            known = ", ".join(self.platforms) or "none"
+            return self._failed(
+                FetchError.FETCH_ERROR, f"there is no adapter for this platform; there are: {known}"
+            )
+        breaker = self._breakers.for_platform(platform)
+        if not breaker.allow():
+            RECONCILE_METRICS.fetched(platform, FetchError.CIRCUIT_OPEN)
+            return self._failed(
+                FetchError.CIRCUIT_OPEN, f"{platform} failed too often: it is not asked for now"
+            )
+        outcome = self._ask(adapter, platform, post_id)
+        if outcome.error_code is None:
+            breaker.record_success()
+        else:
+            breaker.record_failure(rate_limited=outcome.error_code is FetchError.RATE_LIMITED)
+        RECONCILE_METRICS.fetched(platform, outcome.error_code or "ok")
+        return outcome
+
+    def _ask(self, adapter: PlatformAdapter, platform: str, post_id: str) -> FetchOutcome:
+        try:
+            metrics, observed_at = adapter.fetch(post_id)
+            _check(metrics, observed_at)
+        except PlatformRateLimitError as error:
+            return self._failed(FetchError.RATE_LIMITED, str(error), error.retry_after)
+        except PlatformAuthError as error:
+            return self._failed(FetchError.AUTH_ERROR, str(error))
+        except PlatformError as error:
+            return self._failed(FetchError.FETCH_ERROR, str(error))
+        except Exception as error:  # noqa: BLE001 - one platform's adapter must not fail the worker
+            # A fault of the adapter. To the report it is one more way of having no data; to us it is a bug.
+            _log.exception("the adapter of %s raised what adapters may not raise", platform)
+            return self._failed(FetchError.FETCH_ERROR, f"the adapter raised {type(error).__qualname__}")
+        return FetchOutcome(metrics, observed_at or self._now())
+
+    def _failed(self, code: FetchError, detail: str, retry_after: float | None = None) -> FetchOutcome:
+        # As every database can hold it: no NUL, no lone surrogates, not endless; and no passwords.
+        text = redact(detail)[:1_024].replace("\0", "").encode("utf-8", "replace").decode()
+        return FetchOutcome(NOTHING, self._now(), code, text, retry_after)
+
+    def _now(self) -> datetime:
+        return utc(self._clock.time())
+
+
+def _check(metrics: Metrics, observed_at: datetime | None) -> None:
+    """What an adapter of somebody's own returns goes into the verdict and the database."""
+    for name, value in zip(METRIC_NAMES, metrics, strict=True):
+        if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
+            raise PlatformError(f"the adapter returned {name} that are no count")
+    if observed_at is None:
+        return
+    if observed_at.tzinfo is None:
+        raise PlatformError("the adapter returned an observed_at without a zone")
+    # Times at the very ends of the calendar have no counterpart in other zones, and are no times of observation.
+    if not 1 < observed_at.year < 9999:
+        raise PlatformError("the adapter returned an observed_at of a year that is none of ours")

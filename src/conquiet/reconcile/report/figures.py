@@ -1,0 +1,109 @@
+"""The figures that a report shows: plain data, made by `collect_figures` or by hand. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+from conquiet.jobs import QueueStats
+from conquiet.reconcile import Status
+
+__all__ = [
+    "AlertCount",
+    "DayTrust",
+    "JobFigures",
+    "Outcomes",
+    "ReportFigures",
+    "TimesRow",
+    "TrustLine",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How the reports of an affiliate, of a platform or of all ended. `score` is the affiliate's trust, if known."""
+
+    name: str
+    reports: int
+    by_status: Mapping[Status, int] = field(default_factory=dict)
+    score: float | None = None
+
+    def share(self, status: Status) -> float:
+        return self.by_status.get(status, 0) / self.reports if self.reports else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DayTrust:
+    """All affiliates at the end of a day: how many were known, how many below the score they began with, the mean."""
+
+    day: date
+    affiliates: int
+    below_start: int
+    mean_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrustLine:
+    """One affiliate's score at the end of the days on which it changed, oldest first. `start` is its score before."""
+
+    affiliate_id: str
+    start: float
+    days: tuple[tuple[date, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCount:
+    kind: str
+    severity: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimesRow:
+    """Seconds: see `job_times` for what the measures mean."""
+
+    queue: str
+    measure: str
+    attempts: int
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """Job history. A part that is empty was not given."""
+
+    times: tuple[TimesRow, ...] = ()
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # how many attempts ended how
+    queues: tuple[QueueStats, ...] = ()  # `store.stats()`
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigures:
+    """Everything in a report. What is None or empty is said to be missing, not drawn.
+
+    `platforms` and `affiliates` are those worth showing, the first the most; `other_platforms` are the rest together.
+    `lost` is how many entries of the queue were gone before they were read: the source knows, the outputs do not.
+    """
+
+    total: Outcomes
+    title: str = "Reconciliation"
+    made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    affiliates_in_all: int = 0
+    platforms_in_all: int = 0
+    judged_again: int = 0
+    pending: int = 0
+    retries: int = 0
+    lost: int | None = None
+    platforms: tuple[Outcomes, ...] = ()
+    other_platforms: Outcomes | None = None
+    affiliates: tuple[Outcomes, ...] = ()
+    trust_days: tuple[DayTrust, ...] = ()
+    trust_lines: tuple[TrustLine, ...] = ()
+    alerts: tuple[AlertCount, ...] = ()
+    quarantine: int = 0
+    quarantine_reasons: tuple[tuple[str, int], ...] = ()
+    jobs: JobFigures | None = None

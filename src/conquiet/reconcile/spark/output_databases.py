@@ -1,0 +1,217 @@
+"""Where the tables of outputs are: PostgreSQL, by COPY, or a SQLite file on a local master. Nothing here knows Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+from conquiet.errors import (
+    MissingDependencyError,
+    ReconcileConfigError,
+    StagingLostError,
+    StoreUnavailableError,
+    redact,
+)
+from conquiet.reconcile.spark.output_tables import (
+    TABLES,
+    OutputTable,
+    creation,
+    publication,
+    staged_count,
+    staging_name,
+)
+from conquiet.redaction import misread_url, redact_dsn
+from conquiet.sqlite_files import opened, transaction
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyarrow import RecordBatch
+
+__all__ = ["OutputDatabase", "new_run", "output_database"]
+
+_LEFT_SECONDS = 86_400  # staging tables as old as this were left by a driver that was killed
+
+
+class OutputDatabase(Protocol):
+    """It opens a connection in each call: Spark copies it to other processes in between."""
+
+    def prepare(self, run: str) -> None:
+        """Make the tables, if they are not there, and those that this run stages its rows in."""
+
+    def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
+        """On an executor: put rows aside; how many."""
+
+    def publish(self, run: str, rows: Mapping[str, int]) -> None:
+        """Enter what was staged, at least so many `rows` of each table, in one transaction."""
+
+    def discard(self, run: str) -> None:
+        """Remove what was staged."""
+
+
+def new_run(name: str) -> str:
+    """The begin of its staging tables' names: when it began, and a name of its own."""
+    return f"{int(time.time())}_{name}"
+
+
+def output_database(dsn: str) -> OutputDatabase:
+    if misread := misread_url(dsn):
+        raise ReconcileConfigError(f"{redact_dsn(dsn)!r} is no place for outputs: {misread}")
+    if dsn.startswith("sqlite:///"):
+        return SqliteOutputs(unquote(dsn.removeprefix("sqlite:///").partition("?")[0]))
+    if dsn.startswith(("postgresql://", "postgres://")):
+        return PostgresOutputs(dsn)
+    raise ReconcileConfigError(
+        f"outputs go to a folder, to postgresql://user:password@host/database or to sqlite:///file.db, not to {redact_dsn(dsn)}"
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class PostgresOutputs:
+    dsn: str
+
+    def prepare(self, run: str) -> None:
+        with self._transaction("prepare the tables") as connection:
+            # Two runs that start at once must not both create the tables.
+            connection.execute("SELECT pg_advisory_xact_lock(7305813)")
+            for table in TABLES:
+                connection.execute(creation(table, _POSTGRES_TYPES))
+                # Unlogged: a crash of the server empties it, which is noticed when its rows are counted.
+                connection.execute(
+                    f"CREATE UNLOGGED TABLE {staging_name(table, run)} (LIKE {table.full_name})"
+                )
+            for (left,) in connection.execute(_LEFT_ON_POSTGRES).fetchall():
+                if _is_left(left):
+                    connection.execute(f"DROP TABLE IF EXISTS {left}")
+
+    def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
+        from conquiet.spark.sink.copy_text import copy_lines
+
+        rows = 0
+        command = f"COPY {staging_name(table, run)} ({', '.join(table.columns)}) FROM STDIN"
+        with (
+            self._transaction(f"stage {table.name}") as connection,
+            connection.cursor().copy(command) as copy,
+        ):
+            for batch in batches:
+                copy.write(copy_lines(*batch.columns))
+                rows += batch.num_rows
+        return rows
+
+    def publish(self, run: str, rows: Mapping[str, int]) -> None:
+        with self._transaction("publish") as connection:
+            # Of two runs with the same attempts the second must see what the first has entered.
+            connection.execute("LOCK TABLE conquiet_verdicts IN SHARE ROW EXCLUSIVE MODE")
+            for table in TABLES:
+                found = connection.execute(staged_count(table, run)).fetchone()
+                _check_staged(table, found, rows[table.name])
+            for statement in publication(run):
+                connection.execute(statement)
+
+    def discard(self, run: str) -> None:
+        with self._transaction("discard") as connection:
+            for table in TABLES:
+                connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            import psycopg
+
+            from conquiet.jobs.backends.postgres import without_password
+        except ImportError as error:
+            raise MissingDependencyError(
+                'psycopg is not installed: pip install "conquiet[postgres]"'
+            ) from error
+        try:
+            with psycopg.connect(self.dsn, connect_timeout=10) as connection:
+                yield connection
+        except psycopg.Error as error:
+            failed = without_password(error)
+            raise StoreUnavailableError(
+                f"{what} on {redact_dsn(self.dsn)}: {redact(str(failed)).strip()}. Nothing was entered"
+            ) from failed
+
+
+@dataclass(frozen=True)
+class SqliteOutputs:
+    """SQLite has one writer at a time: a task takes the lock for each Arrow batch, not for as long as it runs."""
+
+    path: str
+
+    def prepare(self, run: str) -> None:
+        with opened(self.path) as connection, transaction(connection, "prepare the tables"):
+            for table in TABLES:
+                connection.execute(creation(table, _SQLITE_TYPES))
+                columns = ", ".join(table.columns)
+                connection.execute(f"CREATE TABLE {staging_name(table, run)} ({columns})")
+            for (left,) in connection.execute(_LEFT_ON_SQLITE).fetchall():
+                if _is_left(left):
+                    connection.execute(f"DROP TABLE {left}")
+
+    def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
+        import pyarrow as pa
+
+        rows = 0
+        places = ", ".join("?" for _ in table.columns)
+        command = f"INSERT INTO {staging_name(table, run)} VALUES ({places})"  # noqa: S608 - our own names
+        with opened(self.path) as connection:
+            for batch in batches:
+                columns = (
+                    # SQLite has no times: as SQLAlchemy writes them, in UTC and without a zone.
+                    (
+                        column.cast(pa.timestamp("us")).cast(pa.string()) if kind == "time" else column
+                    ).to_pylist()
+                    for column, kind in zip(batch.columns, table.columns.values(), strict=True)
+                )
+                with transaction(connection, f"stage {table.name}"):
+                    connection.executemany(command, zip(*columns, strict=True))
+                rows += batch.num_rows
+        return rows
+
+    def publish(self, run: str, rows: Mapping[str, int]) -> None:
+        with opened(self.path) as connection, transaction(connection, "publish"):
+            for table in TABLES:
+                found = connection.execute(staged_count(table, run)).fetchone()
+                _check_staged(table, found, rows[table.name])
+            for statement in publication(run):
+                connection.execute(statement)
+
+    def discard(self, run: str) -> None:
+        with opened(self.path) as connection, transaction(connection, "discard"):
+            for table in TABLES:
+                connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
+
+
+def _check_staged(table: OutputTable, found: tuple[int] | None, rows: int) -> None:
+    count = found[0] if found else 0
+    if count < rows:
+        raise StagingLostError(
+            f"{count:,} of {rows:,} staged rows of {table.name} are there; nothing was entered. The database crashed and "
+            "forgot them: save the outputs again"
+        )
+
+
+def _is_left(staging: str) -> bool:
+    began = staging.removeprefix("conquiet_staged_").partition("_")[0]
+    return began.isdigit() and int(began) < time.time() - _LEFT_SECONDS
+
+
+_POSTGRES_TYPES = {"bigint": "bigint", "double": "float8", "text": "text", "time": "timestamptz"}
+_SQLITE_TYPES = {"bigint": "INTEGER", "double": "REAL", "text": "TEXT", "time": "TEXT"}
+assert (
+    set(_POSTGRES_TYPES)
+    == set(_SQLITE_TYPES)
+    == {kind for table in TABLES for kind in table.columns.values()}
+)
+
+_LEFT_ON_POSTGRES = r"""
+SELECT quote_ident(tablename) FROM pg_tables
+WHERE schemaname = current_schema() AND tablename LIKE 'conquiet\_staged\_%'
+"""
+_LEFT_ON_SQLITE = (
+    r"SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'conquiet\_staged\_%' ESCAPE '\'"
+)

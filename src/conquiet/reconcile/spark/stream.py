@@ -1,0 +1,204 @@
+"""Reconciliation as reports arrive: from a queue to tables of verdicts, trust, alerts, retries and quarantine.
+
+A micro-batch is judged once. What came out is put aside in one folder, which counts from the moment it is complete;
+tables and retry jobs are made from that folder. A batch that is replayed finds it and does the rest again, to the same
+folders and with the same job ids, so that nothing changes and nothing is there twice. The numbers of a later hour
+cannot make a half-finished batch contradict itself.
+
+What must happen once in all micro-batches is remembered in the checkpoint: (report_id, attempt) as Spark's own state,
+alerts in an `AlertMemory`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.storagelevel import StorageLevel
+
+from conquiet.reconcile import DEFAULT_RULES, Rules
+from conquiet.reconcile.spark.alerts import AlertMemory
+from conquiet.reconcile.spark.batch import ReconcileOutputs, judged_reports, moment_of, outputs_of
+from conquiet.reconcile.spark.counts import CountedOutputs
+from conquiet.reconcile.spark.inputs import ENQUEUED_AT, REPORTS, json_rows
+from conquiet.reconcile.spark.quarantine import REASON, checked_reports
+from conquiet.spark.folders import is_complete, remove
+from conquiet.spark.progress import RECENT, CountedFrame
+
+__all__ = ["RetryJobs", "reconcile_stream"]
+
+_JUDGED_AT = "judged_at"
+_TO_THE_MICROSECOND = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+@dataclass(frozen=True)
+class RetryJobs:
+    """Where further attempts wait: a queue of the job store at `dsn`."""
+
+    dsn: str = field(repr=False)
+    queue: str = "reconciliation"
+
+
+def reconcile_stream(
+    entries: DataFrame,
+    metrics: DataFrame | Callable[[], DataFrame],
+    output: str,
+    checkpoint: str,
+    *,
+    retry_jobs: RetryJobs | None = None,
+    rules: Rules = DEFAULT_RULES,
+    as_of: Callable[[], datetime] | None = None,
+    remember: str = "7 days",
+    trigger: dict[str, Any] | None = None,
+    name: str | None = None,
+) -> StreamingQuery:
+    """Start a query that judges the reports in `entries`, a stream of `format("conquiet")`.
+
+    `metrics` is the table of what platforms say; a function is called for each micro-batch, to look again. Tables go to
+    `output/<table>/day=…/batch=…` as Parquet. With `retry_jobs` further attempts become delayed jobs, whose ids are
+    those of `JobStoreQueue`. A (report_id, attempt) that comes again within `remember` is not judged again, and an alert
+    of the same report and status is not raised again. `trigger` is Spark's: `{"availableNow": True}` for what is there
+    now. `name` is what progress and metrics call the query.
+    """
+    parsed = json_rows(
+        entries,
+        REPORTS,
+        text=f.col("data"),
+        source=f.lit("queue"),
+        position=f.col("id"),
+        keep=("id", ENQUEUED_AT),
+    )
+    once = _keyed(parsed).withWatermark(ENQUEUED_AT, remember).dropDuplicatesWithinWatermark(["_key"])
+    memory = AlertMemory(f"{checkpoint.rstrip('/')}/alerted", remember)
+    batches = _Batches(metrics, output.rstrip("/"), checkpoint.rstrip("/"), memory, retry_jobs, rules, as_of)
+    writer = once.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint)
+    if name is not None:
+        writer = writer.queryName(name)
+    return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+
+def _keyed(parsed: DataFrame) -> DataFrame:
+    """What goes to the quarantine is like no other: a bad entry must not stand in the way of the good one after it."""
+    attempt = f.concat_ws("/", f.col("report_id"), f.coalesce("attempt", f.lit(1)))
+    entry = f.concat(f.lit("entry "), f.col("id"))
+    checked = checked_reports(parsed)
+    return checked.withColumn("_key", f.when(f.col(REASON).isNull(), attempt).otherwise(entry)).drop(REASON)
+
+
+class _Aside(NamedTuple):
+    """What was judged of a micro-batch, read back from the folder where it was put aside."""
+
+    judged: DataFrame
+    bad: DataFrame
+    moment: datetime
+    judged_rows: int
+
+
+@dataclass
+class _Batches:
+    """What is done with each micro-batch."""
+
+    metrics: DataFrame | Callable[[], DataFrame]
+    output: str
+    checkpoint: str
+    memory: AlertMemory
+    retry_jobs: RetryJobs | None
+    rules: Rules
+    as_of: Callable[[], datetime] | None
+    query: str = ""
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        spark = rows.sparkSession
+        self.query = query = self.query or _query_id(spark, self.checkpoint)
+        aside = f"{self.output}/_aside/{query}-{number}"
+        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # it is in the commit log by now
+        if is_complete(spark, f"{aside}/judged"):
+            # Spark's memory of duplicates must still see them.
+            rows.write.format("noop").mode("overwrite").save()
+            found = _recalled(spark, aside)
+        else:
+            found = self._judge(rows, aside)
+        if found is None:
+            return  # no rows
+        outputs = outputs_of(found.judged, found.bad.drop(_JUDGED_AT), found.moment)
+        alerts = self.memory.unraised(outputs.alerts, number, found.moment, at_most=found.judged_rows)
+        counted = CountedOutputs(ReconcileOutputs(**(outputs._asdict() | {"alerts": alerts})))
+        written = {}
+        for table, frame in counted.tables._asdict().items():
+            folder = f"{self.output}/{table}/day={found.moment.date()}/batch={query[:8]}-{number}"
+            frame.write.mode("overwrite").parquet(folder)
+            written[table] = spark.read.schema(frame.schema).parquet(folder)
+        self.memory.add(written["alerts"], number, found.moment)
+        if self.retry_jobs is not None:
+            _write_jobs(written["retries"], self.retry_jobs, f"reconcile-{query}", number)
+        RECENT.put(query, number, counted.figures())
+
+    def _judge(self, rows: DataFrame, aside: str) -> _Aside | None:
+        moment = moment_of(self.as_of() if self.as_of else None)
+        metrics = self.metrics() if callable(self.metrics) else self.metrics
+        # Read twice, and what is remembered must be looked up once.
+        rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            found = judged_reports(rows, metrics, self.rules, moment, unique_reports=True)
+            bad, judged = (
+                CountedFrame(frame.withColumn(_JUDGED_AT, f.lit(moment)))
+                for frame in (found.bad_reports, found.rows)
+            )
+            for name, frame in (("quarantine", bad.rows), ("judged", judged.rows)):
+                frame.write.mode("overwrite").parquet(f"{aside}/{name}")
+        finally:
+            rows.unpersist()
+        bad_rows, judged_rows = bad.count(), judged.count()
+        if bad_rows is None or judged_rows is None:  # Spark would not tell
+            return _recalled(rows.sparkSession, aside)
+        if bad_rows == judged_rows == 0:
+            return None
+        read = rows.sparkSession.read
+        return _Aside(
+            read.schema(judged.rows.schema).parquet(f"{aside}/judged"),
+            read.schema(bad.rows.schema).parquet(f"{aside}/quarantine"),
+            moment,
+            judged_rows,
+        )
+
+
+def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
+    """None if there were no rows."""
+    judged, bad = (spark.read.parquet(f"{aside}/{name}") for name in ("judged", "quarantine"))
+    moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
+    micros = moments.agg(f.unix_micros(f.min(_JUDGED_AT))).collect()[0][0]
+    return None if micros is None else _Aside(judged, bad, _from_micros(micros), judged.count())
+
+
+def _write_jobs(retries: DataFrame, to: RetryJobs, sink: str, number: int) -> None:
+    """Jobs as `ReconciliationJob` reads them, with the whole report beside: whoever works on them needs no table."""
+    due_in = (f.unix_micros("scheduled_retry_at") - f.unix_micros(f.current_timestamp())) / f.lit(1_000_000.0)
+    payload = f.struct(
+        f.col("report_id").alias("affiliate_report_id"),
+        f.col("scheduled_retry_at").alias("scheduled_at"),
+        *(name for name in REPORTS if name != "report_id"),
+    )
+    jobs = retries.select(
+        f.concat(f.lit("report-"), f.col("report_id"), f.lit("-attempt-"), f.col("attempt")).alias("id"),
+        f.to_json(payload, _TO_THE_MICROSECOND).alias("payload"),
+        f.greatest(due_in, f.lit(0.0)).alias("delay_seconds"),
+    )
+    options = {"dsn": to.dsn, "queue": to.queue, "sinkId": sink, "batchId": str(number)}
+    jobs.write.format("conquiet").mode("append").options(**options).save()
+
+
+def _query_id(spark: SparkSession, checkpoint: str) -> str:
+    """It lives in the checkpoint: without that the same number is another batch, and must not replace this one."""
+    row = spark.read.text(f"{checkpoint}/metadata").first()
+    assert row is not None
+    return str(json.loads(row[0])["id"])
+
+
+def _from_micros(micros: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

@@ -1,0 +1,193 @@
+"""Staging for the job sink on PostgreSQL: COPY in, and one statement that makes jobs of all that is there.
+
+The staging table is unlogged, so that COPY costs what copying costs. A crash of the server empties it, which is noticed:
+the commit counts. An attempt is one transaction: killed, it leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors as pg
+
+from conquiet.errors import StoreUnavailableError, redact
+from conquiet.jobs.backends.postgres import without_password
+from conquiet.redaction import redact_dsn
+from conquiet.spark.sink.copy_text import copy_lines
+from conquiet.spark.sink.job_rows import COLUMNS
+from conquiet.spark.sink.jobs import staging_lost
+from conquiet.spark.sink.options import JobOptions
+from conquiet.spark.sink.writers import Batch
+
+__all__ = ["PostgresStaging"]
+
+
+class PostgresStaging:
+    def __init__(self, options: JobOptions) -> None:
+        self._options = options
+
+    def prepare(self) -> None:
+        with self._connection("prepare") as connection:
+            # Two queries that start at once must not both create the tables.
+            connection.execute("SELECT pg_advisory_xact_lock(7305812)")
+            connection.execute(_TABLES)
+
+    def stage(self, columns: Iterator[Sequence[pa.Array]], batch: Batch, attempt: int) -> int:
+        rows = 0
+        with self._connection("stage") as connection:
+            connection.execute(_REGISTER, {"attempt": attempt, "sink": batch.sink, "batch": batch.number})
+            with connection.cursor().copy(_COPY) as copy:
+                for part in columns:
+                    copy.write(copy_lines(str(attempt), *part))
+                    rows += len(part[0])
+        return rows
+
+    def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
+        values = {
+            "attempts": list(attempts),
+            "sink": batch.sink,
+            "batch": batch.number,
+            "queue": self._options.queue,
+            "max_retries": self._options.max_retries,
+            "journal_seconds": self._options.journal_seconds,
+        }
+        with self._connection("publish") as connection:
+            # First: of two drivers with one batch, the second waits here, holding nothing that the first may remove.
+            if connection.execute(_JOURNAL, values).rowcount:
+                added = self._add(connection, values)
+                found = (
+                    rows if added == rows and _emptied(connection, values) else _removed(connection, values)
+                )
+                if found != rows:
+                    raise staging_lost(found, rows, batch)
+            else:
+                _removed(connection, values)
+            self._remove_others(connection, attempts, batch)
+
+    def _add(self, connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
+        """Ids that exist are rare, and passing over them makes every row dearer by half: done only if there are some."""
+        try:
+            with connection.transaction():
+                return connection.execute(_ADD, values).rowcount
+        except pg.UniqueViolation:
+            return connection.execute(f"{_ADD} ON CONFLICT DO NOTHING", values).rowcount
+
+    def discard(self, attempts: Sequence[int], batch: Batch) -> None:
+        with self._connection("discard") as connection:
+            _removed(connection, {"attempts": list(attempts)})
+            connection.execute(_UNREGISTER, {"attempts": list(attempts)})
+
+    def _remove_others(
+        self, connection: psycopg.Connection[Any], attempts: Sequence[int], batch: Batch
+    ) -> None:
+        """What attempts that lost a race, and drivers that were killed, have left behind."""
+        values = {
+            "sink": batch.sink,
+            "batch": batch.number,
+            "seconds": self._options.staging_seconds,
+        }
+        left = {attempt for (attempt,) in connection.execute(_LEFT, values)} - set(attempts)
+        if left:
+            _removed(connection, {"attempts": list(left)})
+
+    @contextmanager
+    def _connection(self, what: str) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction on a connection of its own: committed at the end, rolled back on an exception."""
+        dsn = self._options.dsn
+        try:
+            with psycopg.connect(dsn, connect_timeout=10) as connection:
+                yield connection
+        except psycopg.Error as error:
+            failed = without_password(error)
+            raise StoreUnavailableError(
+                f"{what} on {redact_dsn(dsn)}: {redact(str(failed)).strip()}"
+            ) from failed
+
+
+def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
+    return connection.execute(_REMOVE, values).rowcount
+
+
+def _emptied(connection: psycopg.Connection[Any], values: dict[str, Any]) -> bool:
+    """Whether the staging table could be emptied at once, which leaves no dead rows: if all in it is of this batch.
+
+    Under the lock nobody is in the middle of staging, and whoever has staged is registered.
+    """
+    try:
+        with connection.transaction():
+            connection.execute("LOCK TABLE conquiet_spark_staging IN ACCESS EXCLUSIVE MODE NOWAIT")
+            if connection.execute(_OTHERS, values).fetchone():
+                return False
+            connection.execute("TRUNCATE conquiet_spark_staging")
+    except (pg.LockNotAvailable, pg.InsufficientPrivilege):
+        return False
+    return True
+
+
+_TABLES = """
+CREATE UNLOGGED TABLE IF NOT EXISTS conquiet_spark_staging (
+    attempt bigint NOT NULL,
+    id text NOT NULL,
+    payload text NOT NULL,
+    priority int NOT NULL,
+    delay_seconds float8 NOT NULL,
+    correlation_id text
+);
+CREATE TABLE IF NOT EXISTS conquiet_spark_attempts (
+    attempt bigint PRIMARY KEY,
+    sink text NOT NULL,
+    batch bigint NOT NULL,
+    staged_at timestamptz NOT NULL
+);
+CREATE TABLE IF NOT EXISTS conquiet_spark_batches (
+    sink text PRIMARY KEY,
+    batch bigint NOT NULL,
+    published_at timestamptz NOT NULL
+);
+"""
+
+_REGISTER = """
+INSERT INTO conquiet_spark_attempts (attempt, sink, batch, staged_at)
+VALUES (%(attempt)s, %(sink)s, %(batch)s, clock_timestamp())
+"""
+
+_COPY = f"COPY conquiet_spark_staging (attempt, {', '.join(COLUMNS)}) FROM STDIN"
+
+# One row if the batch is new.
+_JOURNAL = """
+WITH expired AS (
+    DELETE FROM conquiet_spark_batches
+    WHERE published_at < clock_timestamp() - %(journal_seconds)s * interval '1 second' AND sink <> %(sink)s
+)
+INSERT INTO conquiet_spark_batches AS known (sink, batch, published_at)
+VALUES (%(sink)s, %(batch)s, clock_timestamp())
+ON CONFLICT (sink) DO UPDATE SET batch = excluded.batch, published_at = excluded.published_at
+WHERE known.batch < excluded.batch
+"""
+
+_ADD = """
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)
+)
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+    correlation_id)
+SELECT id, %(queue)s, payload, priority, 'Ready', %(max_retries)s, delay_seconds > 0,
+    CASE WHEN delay_seconds > 0 THEN clock.now + delay_seconds * interval '1 second' END, clock.now, correlation_id
+FROM clock, conquiet_spark_staging WHERE attempt = ANY(%(attempts)s::bigint[])
+"""
+
+_LEFT = """
+DELETE FROM conquiet_spark_attempts
+WHERE (sink = %(sink)s AND batch <= %(batch)s) OR staged_at < clock_timestamp() - %(seconds)s * interval '1 second'
+RETURNING attempt
+"""
+
+_OTHERS = "SELECT 1 FROM conquiet_spark_attempts WHERE attempt <> ALL(%(attempts)s::bigint[]) LIMIT 1"
+
+_REMOVE = "DELETE FROM conquiet_spark_staging WHERE attempt = ANY(%(attempts)s::bigint[])"
+
+_UNREGISTER = "DELETE FROM conquiet_spark_attempts WHERE attempt = ANY(%(attempts)s::bigint[])"

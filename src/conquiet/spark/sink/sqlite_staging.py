@@ -1,0 +1,130 @@
+"""Staging for the job sink on SQLite, on a local master: as on PostgreSQL, in short transactions.
+
+SQLite has one writer at a time, so a task takes the lock for each Arrow batch, not for as long as it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from conquiet.clock import SYSTEM_CLOCK
+from conquiet.jobs.backends.rows import on_grid
+from conquiet.spark.sink.jobs import staging_lost
+from conquiet.spark.sink.options import JobOptions
+from conquiet.spark.sink.writers import Batch
+from conquiet.sqlite_files import opened, transaction
+
+if TYPE_CHECKING:
+    from pyarrow import Array
+
+__all__ = ["SqliteStaging"]
+
+
+class SqliteStaging:
+    def __init__(self, options: JobOptions) -> None:
+        self._options = options
+        path, _, setting = options.dsn.removeprefix("sqlite:///").partition("?")
+        self._path = unquote(path)
+        self._synchronous = setting.removeprefix("synchronous=") or "FULL"
+
+    def prepare(self) -> None:
+        with (
+            opened(self._path, self._synchronous) as connection,
+            transaction(connection, "prepare the staging of jobs"),
+        ):
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+
+    def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
+        rows = 0
+        with opened(self._path, self._synchronous) as connection:
+            for part in columns:
+                values = zip(*(column.to_pylist() for column in part), strict=True)
+                with transaction(connection, "stage jobs"):
+                    # With every part: the name of an attempt that goes on after its batch is over was removed.
+                    connection.execute(_REGISTER, (attempt, batch.sink, batch.number, SYSTEM_CLOCK.time()))
+                    connection.executemany(_STAGE, ((attempt, *row) for row in values))
+                rows += len(part[0])
+        return rows
+
+    def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
+        with opened(self._path, self._synchronous) as connection, transaction(connection, "publish jobs"):
+            now = on_grid(SYSTEM_CLOCK.time())
+            connection.execute("CREATE TEMP TABLE published AS SELECT 0 AS attempt WHERE 0")
+            connection.executemany("INSERT INTO published VALUES (?)", ((attempt,) for attempt in attempts))
+            connection.execute(
+                "DELETE FROM conquiet_spark_batches WHERE published_at < ? AND sink <> ?",
+                (now - self._options.journal_seconds, batch.sink),
+            )
+            begun = connection.execute(_JOURNAL, (batch.sink, batch.number, now)).rowcount == 1
+            if begun:
+                found = connection.execute(_COUNT).fetchone()[0]
+                if found != rows:
+                    raise staging_lost(found, rows, batch)
+                values = {"queue": self._options.queue, "max_retries": self._options.max_retries, "now": now}
+                connection.execute(_ADD, values)
+            values = {
+                "sink": batch.sink,
+                "batch": batch.number,
+                "before": now - self._options.staging_seconds,
+            }
+            connection.execute(_REMOVE_OVER, values)
+            connection.execute(_UNREGISTER_OVER, values)
+
+    def discard(self, attempts: Sequence[int], batch: Batch) -> None:
+        with opened(self._path, self._synchronous) as connection, transaction(connection, "discard jobs"):
+            for table in ("staging", "attempts"):
+                statement = f"DELETE FROM conquiet_spark_{table} WHERE attempt = ?"  # noqa: S608 - one of two names
+                connection.executemany(statement, ((attempt,) for attempt in attempts))
+
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS conquiet_spark_staging (
+    attempt INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    delay_seconds REAL NOT NULL,
+    correlation_id TEXT
+);
+CREATE TABLE IF NOT EXISTS conquiet_spark_attempts (
+    attempt INTEGER PRIMARY KEY,
+    sink TEXT NOT NULL,
+    batch INTEGER NOT NULL,
+    staged_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS conquiet_spark_batches (
+    sink TEXT PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    published_at REAL NOT NULL
+)
+"""
+
+_REGISTER = (
+    "INSERT OR IGNORE INTO conquiet_spark_attempts (attempt, sink, batch, staged_at) VALUES (?, ?, ?, ?)"
+)
+_STAGE = """
+INSERT INTO conquiet_spark_staging (attempt, id, payload, priority, delay_seconds, correlation_id)
+VALUES (?, ?, ?, ?, ?, ?)
+"""
+_JOURNAL = """
+INSERT INTO conquiet_spark_batches AS known (sink, batch, published_at) VALUES (?, ?, ?)
+ON CONFLICT (sink) DO UPDATE SET batch = excluded.batch, published_at = excluded.published_at
+WHERE known.batch < excluded.batch
+"""
+_COUNT = "SELECT count(*) FROM conquiet_spark_staging WHERE attempt IN (SELECT attempt FROM temp.published)"
+_ADD = """
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+    correlation_id)
+SELECT id, :queue, payload, priority, 'Ready', :max_retries, delay_seconds > 0,
+    CASE WHEN delay_seconds > 0 THEN round(:now + delay_seconds, 6) END, :now, correlation_id
+FROM conquiet_spark_staging WHERE attempt IN (SELECT attempt FROM temp.published)
+ON CONFLICT DO NOTHING
+"""
+_OVER = "(sink = :sink AND batch <= :batch) OR staged_at < :before"
+_REMOVE_OVER = f"""
+DELETE FROM conquiet_spark_staging WHERE attempt IN (SELECT attempt FROM conquiet_spark_attempts WHERE {_OVER})
+"""  # noqa: S608 - constants
+_UNREGISTER_OVER = f"DELETE FROM conquiet_spark_attempts WHERE {_OVER}"  # noqa: S608 - constants

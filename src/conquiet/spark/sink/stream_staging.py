@@ -1,0 +1,96 @@
+"""Rows on their way to a Redis stream: JSON texts in Arrow columns, packed into chunks, pushed to a list.
+
+A chunk is one element of the list and, later, one step of publishing: many texts in one string, which is made from
+Arrow's own buffers. Packing row by row, or command by command, takes longer than all else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from conquiet.errors import StagingLostError
+from conquiet.flow import run
+from conquiet.queue.wire import Exchange, pack, whole
+
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
+
+# One chunk is one atomic step of the server, in which it does nothing else: some 4 ms.
+CHUNK_ROWS = 2_000
+CHUNK_BYTES = 1024 * 1024
+
+# Appends, and says how long the list is now: the caller then knows whether it was there as it left it.
+_PUSH = """
+local length = redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+if length == 1 then
+  redis.call('SADD', KEYS[2], KEYS[1])
+  redis.call('EXPIRE', KEYS[2], ARGV[2])
+end
+return length
+"""
+
+
+class StagingList:
+    """The list of one task attempt. It expires: nobody comes back for what a killed attempt has left."""
+
+    def __init__(self, exchange: Exchange, key: str, attempts_key: str, seconds: int) -> None:
+        self._exchange = exchange
+        self._keys = (key, attempts_key)
+        self._seconds = seconds
+        self.chunks = 0
+
+    def push(self, chunk: bytes) -> None:
+        command = pack("EVAL", _PUSH, 2, *self._keys, chunk, self._seconds)
+        length = run(self._exchange.exchange("stage rows", command, whole))
+        self.chunks += 1
+        if length != self.chunks:
+            raise StagingLostError(
+                f"the staged rows of this task are gone (the list has {length} chunks and not {self.chunks}): it "
+                "took longer than stagingSeconds, or Redis evicts or lost keys. Nothing was published"
+            )
+
+
+def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
+    """(rows, packed) for pieces of a column of texts."""
+    waiting = [texts[begin : begin + CHUNK_ROWS] for begin in reversed(range(0, len(texts), CHUNK_ROWS))]
+    while waiting:
+        piece = waiting.pop()
+        packed = _packed(piece)
+        if len(packed) > CHUNK_BYTES and len(piece) > 1:
+            half = len(piece) // 2
+            waiting += (piece[half:], piece[:half])
+        else:
+            yield len(piece), packed
+
+
+def _packed(texts: pa.Array) -> bytes:
+    """An array of strings in MessagePack, each with a length of four bytes; Redis has an unpacker in C for its scripts."""
+    binary = texts.cast(pa.large_binary())
+    heads = np.empty((len(binary), 5), np.uint8)
+    heads[:, 0] = _STRING
+    heads[:, 1:] = np.diff(_ends(binary)).astype(">u4").view(np.uint8).reshape(-1, 4)
+    heads = pa.Array.from_buffers(pa.binary(5), len(binary), [None, pa.py_buffer(heads)])
+    joined = pc.binary_join_element_wise(heads.cast(pa.large_binary()), binary, _NOTHING)
+    return struct.pack(">BI", _ARRAY, len(binary)) + _content(joined)
+
+
+def _content(column: pa.Array) -> bytes:
+    """All values of a binary column, one after the other, as they stand in its buffer."""
+    data, ends = column.buffers()[2], _ends(column)
+    return b"" if data is None else data[int(ends[0]) : int(ends[-1])].to_pybytes()
+
+
+def _ends(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where values begin and end: one more than there are values."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+
+
+_STRING, _ARRAY = 0xDB, 0xDD
+# Made of buffers, as all else here: the first Python value that is made an Arrow one imports pandas, for a quarter second.
+_NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]

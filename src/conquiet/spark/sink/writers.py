@@ -1,0 +1,159 @@
+"""The sinks: what Spark calls to write rows to a Redis stream or to a job store.
+
+Spark calls `write` once for each task attempt, on an executor, and then on the driver either `commit`, with the
+messages of the attempts that count, or `abort`. Attempts only stage their rows; the commit publishes what is staged
+and keeps a journal of it, so that neither attempts that are repeated nor batches that are replayed add a row twice.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from conquiet.errors import JobConfigError, QueueConfigError
+from conquiet.spark.sink.options import JobOptions, StreamOptions, parsed
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+__all__ = ["Batch", "ConquietBatchWriter", "ConquietStreamWriter", "Sink", "Staged"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which batch of which query: the same when it is replayed."""
+
+    sink: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of {self.sink}"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task attempt has staged. `parts` is in how many pieces; with no rows nothing was."""
+
+    batch: Batch
+    attempt: str
+    rows: int
+    parts: int
+
+
+class Sink(Protocol):
+    """Where rows go. It opens what it needs in each call: Spark copies it to other processes in between."""
+
+    def stage(self, batches: Iterator[RecordBatch], batch: Batch, attempt: str) -> Staged:
+        """On an executor: put the rows aside."""
+
+    def publish(self, staged: Sequence[Staged], batch: Batch) -> None:
+        """On the driver: make them visible, unless this batch is already, or was begun; then finish it."""
+
+    def discard(self, staged: Sequence[Staged], batch: Batch) -> None:
+        """On the driver: remove them, unless `publish` has begun with them."""
+
+
+class _Writer:
+    """What both kinds of write have."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
+    ) -> None:
+        self.options = parsed(options, streaming=streaming)
+        if overwrite:
+            raise QueueConfigError(
+                'format("conquiet") only adds: use mode("append") for a batch write, outputMode("append") or '
+                '"update" for a streaming one'
+            )
+        self.sink = self.make_sink(self.options, schema)
+        # The folder is this JVM's own: a task that runs in another one has another (see `_refuse_remote`).
+        self._jvm = os.environ.get("SPARK_LOCAL_DIRS")
+
+    def make_sink(self, options: StreamOptions | JobOptions, schema: StructType) -> Sink:
+        if isinstance(options, StreamOptions):
+            from conquiet.spark.sink.streams import StreamSink
+
+            return StreamSink(options, schema)
+        from conquiet.spark.sink.jobs import JobSink
+
+        return JobSink(options, schema)
+
+    def stage(self, batches: Iterator[RecordBatch], batch: Batch) -> Staged:
+        self._refuse_remote()
+        return self.sink.stage(batches, batch, secrets.token_hex(8))
+
+    def _refuse_remote(self) -> None:
+        """A SQLite file is there for the processes of one machine, and on a local master everything is one JVM."""
+        is_file = isinstance(self.options, JobOptions) and self.options.dsn.startswith("sqlite:")
+        if is_file and os.environ.get("SPARK_LOCAL_DIRS") != self._jvm:
+            raise JobConfigError(
+                "sqlite:// is a file, which executors elsewhere do not have: use it on a local master (local[*]) "
+                "only, and postgresql://user:password@host/database on a cluster"
+            )
+
+
+class ConquietBatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write.format("conquiet").mode("append")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite, streaming=False)
+        # Spark copies this object, so that all tasks and the commit see the same name.
+        self._batch = Batch(
+            self.options.sink_id or f"write-{secrets.token_hex(8)}", self.options.batch_id or 0
+        )
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+        return self.stage(iterator, self._batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self.sink.publish(_staged(messages), self._batch)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self.sink.discard(_staged(messages), self._batch)
+
+
+class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("conquiet")`.
+
+    The query's own id names its batches. It lives in the checkpoint: a query that begins again without its
+    checkpoint is another query, whose batches are new.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite, streaming=True)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        query, number = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        sink = self.options.sink_id or query
+        if sink is None or number is None:
+            raise QueueConfigError(
+                "this Spark does not tell its tasks which query and batch they write for, so that a replay could not be "
+                "known: write from foreachBatch, with the options sinkId and batchId"
+            )
+        return self.stage(iterator, Batch(sink, int(number)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if staged := _staged(messages):  # without a task there is no row
+            self.sink.publish(staged, Batch(staged[0].batch.sink, batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if staged := _staged(messages):
+            self.sink.discard(staged, Batch(staged[0].batch.sink, batchId))
+
+
+# What a streaming query tells its tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY).
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]

@@ -1,0 +1,1 @@
+"""The source: `spark.readStream.format("conquiet")` and `spark.read`, over Redis streams."""

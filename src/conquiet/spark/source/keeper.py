@@ -1,0 +1,182 @@
+"""Who keeps a source's blocks on the driver: claims them, keeps them fresh, settles them when they are committed.
+
+A thread beside the query does what need not wait for the next trigger: it settles what is committed, claims the next
+batch while this one runs, and resets idle times, so that nobody takes the blocks of a long batch for abandoned.
+One step is one call to Redis; when the query itself wants something, the thread lets it in front after that step.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from conquiet.errors import QueueConnectionError
+from conquiet.spark.source.blocks import Block, entries_in, take
+from conquiet.spark.source.ledger import Ledger
+
+__all__ = ["Keeper"]
+
+_log = logging.getLogger("conquiet.spark")
+
+# As much as one claim should take out of the stream, whatever the size of its entries: Redis copies it all.
+_BLOCK_BYTES = 4 * 1024 * 1024
+_FIRST_ENTRIES = 50  # before the size of the entries is known
+
+
+class Keeper:
+    """Holds the blocks of one consumer, oldest first. All methods are the query's, from its one thread."""
+
+    def __init__(self, ledger: Ledger, *, block_entries: int, ahead: int, heartbeat: float) -> None:
+        self._ledger = ledger
+        self._block_entries = block_entries
+        self._next_entries = min(block_entries, _FIRST_ENTRIES)
+        self._ahead = ahead
+        self._heartbeat = heartbeat
+        self._held: deque[Block] = deque(ledger.open())
+        self._committed: deque[Block] = deque()  # not in _held any more, still to be settled
+        self._running = 0  # so many of the first blocks held are of the batch that runs
+        self._claiming = False  # whether the thread should claim ahead
+        self._bound = ""
+        self._refreshed = time.monotonic()
+        self._to_refresh: deque[Block] = deque()
+        self._failure: Exception | None = None
+        self._io = threading.Lock()
+        self._changed = threading.Condition()
+        self._in_front = False  # the query waits for its turn, or has it
+        self._closed = False
+        self._thread = threading.Thread(target=self._keep, name="conquiet-keeper", daemon=True)
+        self._thread.start()
+
+    def commit(self, blocks: Sequence[Block]) -> None:
+        """These are durably committed, and so is all that was claimed before them."""
+        self._check()
+        with self._turn():
+            if not blocks or blocks[-1] not in self._held:
+                return  # settled before
+            block = None
+            while block != blocks[-1]:
+                block = self._held.popleft()
+                self._committed.append(block)
+            self._running = 0
+
+    def next_batch(self, limit: int, bound: str) -> list[Block]:
+        """The next blocks, of at most `limit` entries together, none of them after `bound`."""
+        self._check()
+        with self._turn():
+            self._claiming = False
+            self._bound = bound
+            while entries_in(self._held) < limit and self._claim(limit - entries_in(self._held)):
+                pass
+            return take(self._held, limit)
+
+    def run(self, blocks: Sequence[Block]) -> None:
+        """The batch of these blocks runs now; claim the next one meanwhile."""
+        self._check()
+        with self._turn():
+            self._running = sum(block in blocks for block in self._held)
+            self._claiming = self._ahead > 0
+
+    def settle(self) -> None:
+        """Settle, before this returns, whatever is committed."""
+        self._check()
+        with self._turn():
+            while self._committed:
+                self._settle_one()
+
+    def lost(self) -> int:
+        with self._turn():
+            return self._ledger.lost()
+
+    def last_id(self) -> str:
+        with self._turn():
+            return self._ledger.last_id()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The query's turn: the thread finishes its step and waits."""
+        with self._changed:
+            self._in_front = True
+        try:
+            with self._io:
+                yield
+        finally:
+            with self._changed:
+                self._in_front = False
+                self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _keep(self) -> None:
+        while True:
+            with self._changed:
+                while self._in_front or not (self._closed or self._work()):
+                    self._changed.wait(max(0.01, self._refresh_due() - time.monotonic()))
+                if self._closed:
+                    return
+            try:
+                with self._io:
+                    self._step()
+            except QueueConnectionError as error:
+                if self._failure is not None:
+                    return
+                # To refresh or settle a block again does no harm; a heartbeat missed is not worth a query.
+                _log.warning("%s; tried again in a moment", error)
+                self._pause()
+            except Exception as error:  # noqa: BLE001 - raised in the query's own thread, at its next call
+                self._failure = error
+                return
+
+    def _work(self) -> bool:
+        due = time.monotonic() >= self._refresh_due()
+        return bool(due or self._to_refresh or self._committed or self._claiming)
+
+    def _step(self) -> None:
+        if time.monotonic() >= self._refresh_due():
+            self._refreshed = time.monotonic()
+            self._to_refresh = deque([*self._committed, *self._held])
+        if self._to_refresh:
+            # Fresh entries cost next to nothing, and of a block that was settled meanwhile none is left.
+            self._ledger.refresh(self._to_refresh.popleft(), int(self._heartbeat * 500))
+        elif self._committed:
+            self._settle_one()
+        elif self._claiming:
+            room = self._ahead - entries_in(self._held) + entries_in(list(self._held)[: self._running])
+            self._claiming = room > 0 and self._claim(room)
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, min(self._heartbeat, 1.0))
+
+    def _refresh_due(self) -> float:
+        return self._refreshed + self._heartbeat
+
+    def _settle_one(self) -> None:
+        self._ledger.settle(self._committed[0])
+        self._committed.popleft()
+
+    def _claim(self, room: int) -> bool:
+        """One more block; False if there was nothing to claim."""
+        try:
+            claim = self._ledger.claim(min(room, self._next_entries), self._bound)
+        except QueueConnectionError as error:
+            # Whether there is one more block, only the ledger knows now: the next run reads it, this one is over.
+            self._failure = error
+            raise
+        if claim is None:
+            return False
+        self._held.append(claim.block)
+        size = max(1, claim.bytes // claim.block.count)
+        self._next_entries = max(1, min(self._block_entries, _BLOCK_BYTES // size))
+        return True

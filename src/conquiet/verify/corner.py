@@ -1,0 +1,132 @@
+"""A corner of somebody's server to verify in: nothing of theirs is touched, and nothing of ours stays."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from conquiet.errors import JobConfigError, StoreUnavailableError, redact
+from conquiet.queue import connect
+from conquiet.queue.wire import TRANSPORT_ERRORS, translated
+from conquiet.redaction import misread_url, redact_dsn
+
+__all__ = ["StreamCorner", "store_corner", "stream_corner"]
+
+
+@contextmanager
+def store_corner(dsn: str) -> Iterator[str]:
+    """A DSN of the same server: a schema of its own on PostgreSQL, a file of its own beside the one of SQLite."""
+    if misread := misread_url(dsn):
+        raise JobConfigError(f"{redact_dsn(dsn)!r} cannot be verified: {misread}")
+    scheme = dsn.partition(":")[0]
+    if scheme in ("postgresql", "postgres"):
+        with _schema(dsn) as corner:
+            yield corner
+    elif scheme == "sqlite":
+        with _file(dsn) as corner:
+            yield corner
+    elif scheme == "memory":
+        yield dsn
+    else:
+        raise JobConfigError(
+            f"{redact(dsn)!r} cannot be verified: use postgresql://…, sqlite:///file.db or redis://…"
+        )
+
+
+class StreamCorner:
+    """Keys of its own on a Redis server, all of which begin with `conquiet-verify-`."""
+
+    def __init__(self, redis: Any, url: str) -> None:
+        self.redis = redis
+        self.url = url
+        self._prefix = f"conquiet-verify-{secrets.token_hex(4)}"
+        self._keys: set[str] = set()
+
+    def key(self, name: str) -> str:
+        made = f"{self._prefix}-{name}"
+        self._keys.add(made)
+        return made
+
+    def clear(self) -> None:
+        """Only what was named here: to look for keys would be work for a server that holds millions of others."""
+        with _translating(f"remove the keys {self._prefix}-* of this verification"):
+            for key in sorted(self._keys):
+                self.redis.delete(key)
+
+
+@contextmanager
+def stream_corner(url: str) -> Iterator[StreamCorner]:
+    with connect(url) as redis:
+        with _translating("the server cannot be reached"):
+            redis.ping()
+        corner = StreamCorner(redis, url)
+        try:
+            yield corner
+        finally:
+            corner.clear()
+
+
+@contextmanager
+def _translating(what: str) -> Iterator[None]:
+    try:
+        yield
+    except TRANSPORT_ERRORS as error:
+        raise translated(what, error) from error
+
+
+@contextmanager
+def _schema(dsn: str) -> Iterator[str]:
+    import psycopg
+    from psycopg import sql
+
+    from conquiet.jobs.backends.postgres import without_password
+
+    name = f"conquiet_verify_{secrets.token_hex(6)}"
+
+    def refused(what: str, error: psycopg.Error) -> StoreUnavailableError:
+        return StoreUnavailableError(f"{what}: {redact(str(without_password(error))).strip()}")
+
+    try:
+        connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+    except psycopg.Error as error:
+        raise refused("the server cannot be reached", error) from without_password(error)
+    try:
+        try:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+        except psycopg.errors.InsufficientPrivilege:
+            raise StoreUnavailableError(
+                "this user may not create a schema to verify in: GRANT CREATE ON DATABASE … TO …"
+            ) from None
+        except psycopg.Error as error:
+            raise refused("no schema to verify in could be made", error) from error
+        try:
+            yield f"{dsn}{'&' if '?' in dsn else '?'}options={quote(f'-csearch_path={name}')}"
+        finally:
+            try:
+                connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
+            except psycopg.Error as error:
+                what = (
+                    f"the schema of this verification was left there (DROP SCHEMA {name} CASCADE removes it)"
+                )
+                raise refused(what, error) from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _file(dsn: str) -> Iterator[str]:
+    address, _, options = dsn.partition("?")
+    path = Path(f"{unquote(address.removeprefix('sqlite:///'))}.verify-{secrets.token_hex(4)}")
+    try:
+        yield f"sqlite:///{quote(str(path))}{'?' if options else ''}{options}"
+    finally:
+        for end in ("", "-wal", "-shm"):
+            left = path.with_name(path.name + end)
+            try:
+                left.unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreUnavailableError(f"{left} could not be removed: {error.strerror}") from error

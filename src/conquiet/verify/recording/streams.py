@@ -1,0 +1,230 @@
+"""Consumers whose every step goes into a history: the real ones, with a recorder between them and Redis.
+
+The names of points in a message's life, for tests that want a process to die at one:
+
+    delivered   Redis has given the message out, and the consumer has not seen it yet
+    handling    in the handler, when it has written its effect, not committed
+    handled     between handler and commit
+    committed   between commit and ack
+    acking      Redis has taken the ack, and the consumer does not know it yet
+    acked       after the ack, before the next read
+    idle        a read or a claim brought nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from conquiet.errors import MalformedEntryError
+from conquiet.flow import Flow, run_async
+from conquiet.queue import (
+    AsyncQueueConsumer,
+    ClaimedMessages,
+    MalformedEntry,
+    QueueConfig,
+    QueueConsumer,
+    QueueMessage,
+    RedisStreamsQueue,
+)
+from conquiet.queue.flows import Delivery, StreamOperations
+from conquiet.queue.wire import pack
+from conquiet.verify.history import History, Operation
+
+__all__ = ["POINTS", "AsyncRecordedConsumer", "RecordedConsumer", "RecordedOperations", "RecordedQueue"]
+
+POINTS = ("delivered", "handling", "handled", "committed", "acking", "acked")  # where a message is at stake
+Reached = Callable[[str], None]
+Messages = TypeVar("Messages", bound=list[QueueMessage])
+
+# Who has each entry, since when (by the server's clock) and for the how-manieth time.
+_HOLDS = (
+    "local time = redis.call('TIME') "
+    "local rows = {time[1] * 1000 + math.floor(time[2] / 1000)} "
+    "for i = 2, #ARGV do rows[i] = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)[1] or {} end "
+    "return rows"
+)
+_CLOCK_SLACK_MS = 2  # TIME and the time of delivery are taken at two moments of the same command
+
+
+def nowhere(point: str) -> None:
+    """Nothing happens at any point."""
+
+
+class RecordedOperations(StreamOperations):
+    """The operations of the queue, recorded. A hold is exclusive for `claim_idle_ms` of the configuration."""
+
+    def __init__(self, plain: StreamOperations, history: History, reached: Reached = nowhere) -> None:
+        vars(self).update(vars(plain))  # the same object, with other methods
+        self.history = history
+        self.reached = reached
+        self._holder = self.config.consumer_name
+
+    def enqueue(self, payload: dict[str, Any]) -> Flow[str]:
+        with self.history.operation("enqueue") as op:
+            entry_id = yield from super().enqueue(payload)
+            op.ok(entry_id)
+        return entry_id
+
+    def enqueue_many(self, payloads: Iterable[dict[str, Any]]) -> Flow[list[str]]:
+        with self.history.operation("enqueue") as op:
+            ids = yield from super().enqueue_many(payloads)
+            for entry_id in ids:
+                op.ok(entry_id)
+        return ids
+
+    def read(self, block_ms: int, count: int) -> Flow[list[QueueMessage]]:
+        return self._delivery("deliver", super().read(block_ms, count))
+
+    def claim_stale(self, min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
+        return self._delivery("claim", super().claim_stale(min_idle_ms, count))
+
+    def ack_many(self, messages: Sequence[QueueMessage | MalformedEntry], **how: Any) -> Flow[int]:
+        with self.history.operation("ack", *(m.id for m in messages), holder=self._holder):
+            acked = yield from super().ack_many(messages, **how)
+            self.reached("acking")
+        self.reached("acked")
+        return acked
+
+    def _delivery(self, name: str, fetch: Flow[Messages]) -> Flow[Messages]:
+        with self.history.operation(name, holder=self._holder) as op:
+            try:
+                messages = yield from fetch
+            except MalformedEntryError as error:
+                yield from self._note_holds(op, [*error.messages, *error.entries])
+                raise
+            yield from self._note_holds(op, messages)
+        return messages
+
+    def _note_holds(self, op: Operation, delivered: Sequence[QueueMessage | MalformedEntry]) -> Flow[None]:
+        if not delivered:
+            self.reached("idle")
+            return
+        self.reached("delivered")
+        ids = [message.id for message in delivered]
+        command = pack("EVAL", _HOLDS, 1, self._stream, self._group, *ids)
+        now, *rows = yield from self._exchange("who holds what", command)
+        for entry_id, row in zip(ids, rows, strict=True):
+            if row and row[1].decode() == self._holder:
+                at = now - row[2]
+                op.ok(entry_id, version=row[3], at=at, until=at + self.config.claim_idle_ms - _CLOCK_SLACK_MS)
+            else:
+                op.ok(entry_id)  # somebody has taken it over, or acknowledged it, in this very moment
+
+
+class RecordedQueue(RedisStreamsQueue):
+    def __init__(self, redis: Any, config: QueueConfig, history: History) -> None:
+        super().__init__(redis, config)
+        self._operations = RecordedOperations(self._operations, history)
+
+
+class RecordedTransactions:
+    """A handling is recorded from the handler's start to the end of its transaction: ok means committed."""
+
+    def __init__(self, inner: Any, operations: RecordedOperations) -> None:
+        self._inner = inner
+        self._operations = operations
+
+    def begin(self) -> RecordedTransaction:
+        return RecordedTransaction(self._inner.begin(), self._operations)
+
+
+class RecordedTransaction:
+    def __init__(self, tx: Any, operations: RecordedOperations) -> None:
+        self.tx = tx
+        self._operations = operations
+        self._holder = operations.config.consumer_name
+        self._about: tuple[str, str] | None = None
+
+    def handled_by(self, handler: Callable[..., Any], message: QueueMessage | MalformedEntry) -> Any:
+        op = self._operations.history.record("invoke", "handle", message.id, holder=self._holder)
+        self._about = (op, message.id)
+        return handler(message, self.tx)
+
+    def commit(self) -> None:
+        self._operations.reached("handled")
+        self.tx.commit()
+        self._record("ok")
+        self._operations.reached("committed")
+
+    def rollback(self) -> None:
+        self.tx.rollback()
+        self._record("fail")
+
+    def _record(self, phase: Any) -> None:
+        if self._about is not None:
+            op, entry_id = self._about
+            self._operations.history.record(phase, "handle", entry_id, op=op, holder=self._holder)
+            self._about = None
+
+
+def recorded_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda message, tx: tx.handled_by(handler, message)
+
+
+class RecordedConsumer(QueueConsumer):
+    """`QueueConsumer`, recorded; `consuming` may be one that is wrong on purpose."""
+
+    _operations: RecordedOperations
+
+    def __init__(
+        self,
+        redis: Any,
+        config: QueueConfig,
+        history: History,
+        *,
+        reached: Reached = nowhere,
+        consuming: type[Delivery] = Delivery,
+    ) -> None:
+        super().__init__(redis, config)
+        self._operations = RecordedOperations(self._operations, history, reached)
+        self._consuming = consuming(self._operations, config)
+
+    def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
+        super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
+
+    def run_recovery(
+        self, *, handler: Any, db_factory: Any, on_malformed: Any = None, **settings: Any
+    ) -> None:
+        super().run_recovery(**_recorded(self._operations, handler, db_factory, on_malformed), **settings)
+
+
+class AsyncRecordedConsumer(AsyncQueueConsumer):
+    """`AsyncQueueConsumer`, recorded. Transactions are plain ones, as both consumers take them."""
+
+    _operations: RecordedOperations
+
+    def __init__(
+        self,
+        redis: Any,
+        config: QueueConfig,
+        history: History,
+        *,
+        reached: Reached = nowhere,
+        consuming: type[Delivery] = Delivery,
+    ) -> None:
+        super().__init__(redis, config)
+        self._operations = RecordedOperations(self._operations, history, reached)
+        self._consuming = consuming(self._operations, config)
+
+    async def create_group(self) -> None:
+        await run_async(self._operations.create_group())
+
+    async def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
+        await super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
+
+    async def run_recovery(
+        self, *, handler: Any, db_factory: Any, on_malformed: Any = None, **settings: Any
+    ) -> None:
+        recorded = _recorded(self._operations, handler, db_factory, on_malformed)
+        await super().run_recovery(**recorded, **settings)
+
+
+def _recorded(
+    operations: RecordedOperations, handler: Any, db_factory: Any, on_malformed: Any
+) -> dict[str, Any]:
+    return {
+        "handler": recorded_handler(handler),
+        "db_factory": RecordedTransactions(db_factory, operations),
+        "on_malformed": None if on_malformed is None else recorded_handler(on_malformed),
+    }

@@ -1,0 +1,68 @@
+"""All checks that fit a DSN, in a corner of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from conquiet.verify.cancellations import job_cancellations, stream_cancellations
+from conquiet.verify.corner import store_corner, stream_corner
+from conquiet.verify.findings import Extent, Finding, Verdict, examined
+from conquiet.verify.job_faults import job_faults
+from conquiet.verify.jobs import job_checks, open_for_checks
+from conquiet.verify.stream_faults import stream_faults
+from conquiet.verify.streams import StreamChecks
+
+__all__ = ["verify"]
+
+_AS_MUCH_AS_USUAL = Extent()
+
+
+def verify(
+    dsn: str,
+    *,
+    work: int = _AS_MUCH_AS_USUAL.work,
+    kills: int = _AS_MUCH_AS_USUAL.kills,
+    cuts: int = _AS_MUCH_AS_USUAL.cuts,
+    signals: int = _AS_MUCH_AS_USUAL.signals,
+    cancels: int = _AS_MUCH_AS_USUAL.cancels,
+    tell: Callable[[Finding], Any] = lambda finding: None,
+) -> Verdict:
+    """Put the promises to the test on the server at `dsn`: without faults, and with those of its clients.
+
+    A job store (`postgresql://…`, `sqlite:///file.db`) or a Redis server (`redis://…`). What is there is not touched;
+    what the checks make is removed. `work` are jobs or messages per check, `kills` killed processes, `cuts` cut
+    connections, `signals` paused processes and as many that are told to end, `cancels` cancelled asyncio calls. `tell`
+    is called with each finding as it comes. Not for a thread with a running event loop.
+    """
+    extent = Extent(work, kills, cuts, signals, cancels)
+    findings: list[Finding] = []
+    on = _on_streams if dsn.partition(":")[0] in ("redis", "rediss", "unix") else _on_jobs
+    with (
+        TemporaryDirectory(prefix="conquiet-verify-") as folder,
+        closing(on(dsn, extent, Path(folder))) as found,
+    ):
+        for finding in found:
+            findings.append(finding)
+            tell(finding)
+    return Verdict(tuple(findings))
+
+
+def _on_streams(url: str, extent: Extent, folder: Path) -> Generator[Finding]:
+    with stream_corner(url) as corner:
+        streams = StreamChecks(corner, extent.work)
+        yield from examined(streams.checks())
+        yield from examined(stream_faults(corner, extent, folder))
+        yield from examined(stream_cancellations(corner, extent, folder))
+        yield from streams.notes()
+
+
+def _on_jobs(dsn: str, extent: Extent, folder: Path) -> Generator[Finding]:
+    with store_corner(dsn) as corner, open_for_checks(corner) as store:
+        yield from examined(job_checks(store, extent.work))
+        if store.capabilities.shared:
+            yield from examined(job_faults(store, extent, folder))
+            yield from examined(job_cancellations(store, extent, folder))

@@ -1,0 +1,144 @@
+"""The promises of the Redis Streams queue, put to the test on streams of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from conquiet.clock import SYSTEM_CLOCK, Parker
+from conquiet.errors import LeaseLostError
+from conquiet.queue import QueueConfig, RedisStreamsQueue
+from conquiet.queue.wire import TRANSPORT_ERRORS, translated
+from conquiet.verify.corner import StreamCorner
+from conquiet.verify.findings import Check, Finding, require
+
+__all__ = ["StreamChecks"]
+
+
+class StreamChecks:
+    """What needs no faults, on streams of the corner."""
+
+    def __init__(self, corner: StreamCorner, messages: int) -> None:
+        self._corner = corner
+        self._messages = messages
+
+    def checks(self) -> list[Check]:
+        return [
+            Check("what is enqueued comes back as it was", self._round_trip),
+            Check("a message goes to one consumer of a group", self._one_consumer),
+            Check("unacknowledged stays pending, and can be claimed", self._recovery),
+            Check("a consumer that lost a message cannot acknowledge it", self._fencing),
+        ]
+
+    def notes(self) -> list[Finding]:
+        """What the server's own settings can lose."""
+        return [
+            Finding("persistence", "note", _persistence(self._corner.redis)),
+            Finding("memory", "note", _memory(self._corner.redis)),
+        ]
+
+    def _queue(self, name: str, consumer: str = "one") -> RedisStreamsQueue:
+        return RedisStreamsQueue(self._corner.redis, QueueConfig(self._corner.key(name), "verify", consumer))
+
+    def _round_trip(self) -> str:
+        queue = self._queue("round-trip")
+        payloads = [{"n": n, "text": "ünï\u0000\u202e"} for n in range(100)]
+        ids = queue.enqueue_many(payloads)
+        found = queue.read(1000, 100)
+        require([message.id for message in found] == ids, "messages came in another order, or not all")
+        require([message.payload for message in found] == payloads, "a payload came back changed")
+        queue.ack_many(found)
+        require(queue.backlog_stats().pending == 0, "acknowledged messages are still pending")
+        return "100 messages, in their order"
+
+    def _one_consumer(self) -> str:
+        self._queue("shared").enqueue_many([{"n": n} for n in range(self._messages)])
+        seen: Counter[str] = Counter()
+        lock = threading.Lock()
+
+        def consume(name: str) -> None:
+            queue = self._queue("shared", name)
+            while found := queue.read(100, 10):
+                with lock:
+                    seen.update(message.id for message in found)
+
+        threads = [threading.Thread(target=consume, args=(f"consumer-{n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        twice = [message for message, times in seen.items() if times > 1]
+        require(not twice, f"{len(twice)} messages went to two consumers")
+        require(
+            len(seen) == self._messages,
+            f"{self._messages - len(seen)} of {self._messages} were not delivered",
+        )
+        return f"{self._messages} messages, 4 consumers"
+
+    def _recovery(self) -> str:
+        queue, other = self._queue("left", "dead"), self._queue("left", "rescuer")
+        queue.enqueue({"n": 1})
+        (message,) = queue.read(1000)
+        require(not other.read(50), "a message that is pending was delivered as new")
+        SYSTEM_CLOCK.wait(Parker(), 0.05)
+        claimed = other.claim_stale(10)
+        require([one.id for one in claimed] == [message.id], "a stale message could not be claimed")
+        other.ack(claimed[0])
+        return "pending until claimed, then acknowledged"
+
+    def _fencing(self) -> str:
+        queue, other = self._queue("fenced", "slow"), self._queue("fenced", "rescuer")
+        queue.enqueue({"n": 1})
+        (message,) = queue.read(1000)
+        SYSTEM_CLOCK.wait(Parker(), 0.05)
+        (claimed,) = other.claim_stale(10)
+        try:
+            queue.ack_if_owner(message)
+        except LeaseLostError:
+            other.ack_if_owner(claimed)
+            return "ack_if_owner refused the one, accepted the other"
+        require(False, "the consumer that lost the message could acknowledge it")
+        return ""
+
+
+def _persistence(redis: Any) -> str:
+    found = _settings(redis, "appendonly", "appendfsync", "save")
+    if found is None:
+        return "the server does not say (CONFIG is not allowed): ask whoever runs it for appendonly and appendfsync"
+    if found["appendonly"] != "yes":
+        return "appendonly is off: what was acknowledged since the last snapshot is lost with the process"
+    return {
+        "always": "appendfsync always: what was acknowledged survives a power cut",
+        "everysec": "appendfsync everysec: a power cut may take the last second and more of what was acknowledged",
+    }.get(
+        found["appendfsync"],
+        f"appendfsync {found['appendfsync']}: the operating system decides what survives",
+    )
+
+
+def _memory(redis: Any) -> str:
+    found = _settings(redis, "maxmemory", "maxmemory-policy")
+    if found is None:
+        return "the server does not say (CONFIG is not allowed): maxmemory-policy should be noeviction"
+    if found["maxmemory"] != "0" and found["maxmemory-policy"] != "noeviction":
+        return (
+            f"maxmemory-policy {found['maxmemory-policy']}: a full server throws streams away; set noeviction"
+        )
+    return "a full server refuses new messages and keeps those it has"
+
+
+def _settings(redis: Any, *names: str) -> dict[str, str] | None:
+    from redis.exceptions import ResponseError
+
+    try:
+        found = redis.config_get(*names)
+    except ResponseError:  # managed servers hide it
+        return None
+    except TRANSPORT_ERRORS as error:
+        raise translated("ask the server for its settings", error) from error
+    return {_text(name): _text(value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

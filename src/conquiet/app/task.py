@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from conquiet.app.arguments import RESERVED, Parameters
+from conquiet.checks import MAX_INT, checked_int, checked_name, checked_seconds
 from conquiet.errors import JobConfigError, TaskArgumentError
 from conquiet.jobs import Job, NewJob, RetrySchedule
-from conquiet.jobs.checks import checked_int, checked_name, checked_seconds
 
 if TYPE_CHECKING:
     from conquiet.app.application import Conquiet
@@ -58,13 +58,17 @@ class Task(Generic[P, R]):
         _check_function(function)
         self.app = app
         self.function = function
-        self.name = checked_name("name", name or function.__name__)
-        self.queue = checked_name("queue", queue)
+        self.name = checked_name("name", name or function.__name__, error=JobConfigError)
+        self.queue = checked_name("queue", queue, error=JobConfigError)
         if retry is not None and not isinstance(retry, RetrySchedule):
             raise JobConfigError(f"task {self.name!r}: retry must be a RetrySchedule, not {retry!r}")
         self.retry = retry
-        self.timeout = None if timeout is None else checked_seconds("timeout", timeout, above_zero=True)
-        self.priority = checked_int("priority", priority, -(2**31))
+        self.timeout = (
+            None
+            if timeout is None
+            else checked_seconds("timeout", timeout, above_zero=True, error=JobConfigError)
+        )
+        self.priority = checked_int("priority", priority, -(2**31), MAX_INT, error=JobConfigError)
         self.parameters = Parameters(self.name, function)
         self.is_async = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
@@ -173,7 +177,7 @@ class TaskCall(Generic[P, R]):
     def _delay(self) -> float:
         at, delay = self._options.at, self._options.delay
         if at is None:
-            return 0.0 if delay is None else checked_seconds("delay", delay)
+            return 0.0 if delay is None else checked_seconds("delay", delay, error=JobConfigError)
         if delay is not None:
             raise JobConfigError("delay= and at= exclude each other: give one of them")
         if getattr(at, "tzinfo", None) is None:  # or no datetime at all

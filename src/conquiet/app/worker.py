@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.app.calls import Tasks, find_task, run_job, run_job_async
 from conquiet.app.task import Task
+from conquiet.checks import checked_queues, checked_seconds
 from conquiet.errors import JobConfigError, JobRejectedError
 from conquiet.jobs import Job, JobContext, JobWorker, RetrySchedule
-from conquiet.jobs.checks import checked_queues, checked_seconds
 
 if TYPE_CHECKING:
     from conquiet.app.application import Conquiet
@@ -33,7 +33,7 @@ def make_worker(
         raise JobConfigError(
             "this app has no tasks: decorate a function with @app.task, or import its module"
         )
-    names = app.queues if queues is None else checked_queues(queues)
+    names = app.queues if queues is None else checked_queues(queues, error=JobConfigError)
     left_over = [name for name in names if name not in app.queues]
     for name in left_over:
         if not app.store.stats(name):  # where there are jobs, a task has moved to another queue since
@@ -43,7 +43,11 @@ def make_worker(
             )
     served = [task for task in app.tasks.values() if left_over or task.queue in names]
     isolation = _isolation(served, isolation)
-    default = None if timeout is None else checked_seconds("timeout", timeout, above_zero=True)
+    default = (
+        None
+        if timeout is None
+        else checked_seconds("timeout", timeout, above_zero=True, error=JobConfigError)
+    )
     running = _Running(app.tasks, default)
     return JobWorker(
         app.store,

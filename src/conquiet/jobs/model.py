@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from conquiet.checks import MAX_INT, checked_int
 from conquiet.errors import JobConfigError
-from conquiet.jobs.checks import checked_int
 
 __all__ = [
     "Attempt",
@@ -168,7 +168,7 @@ class RetrySchedule:
     max_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        checked_int("RetrySchedule.max_retries", self.max_retries, 0)
+        checked_int("RetrySchedule.max_retries", self.max_retries, 0, MAX_INT, error=JobConfigError)
         for name in ("base_seconds", "max_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -8,6 +8,14 @@ from typing import Any
 
 from conquiet import payload as json_rule
 from conquiet.backoff import full_jitter
+from conquiet.checks import (
+    MAX_INT,
+    MAX_SECONDS,
+    checked_int,
+    checked_name,
+    checked_queues,
+    checked_seconds,
+)
 from conquiet.clock import utc
 from conquiet.errors import (
     IllegalTransitionError,
@@ -21,14 +29,7 @@ from conquiet.flow import Flow
 from conquiet.jobs.backends.damage import UNREADABLE, failed, shown_job
 from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.backends.rows import job_of, on_grid
-from conquiet.jobs.checks import (
-    MAX_SECONDS,
-    checked_int,
-    checked_name,
-    checked_queues,
-    checked_seconds,
-    error_text,
-)
+from conquiet.jobs.error_text import error_text
 from conquiet.jobs.ids import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
 
@@ -48,7 +49,9 @@ class JobOperations:
         self.backend = backend
         self._retry = retry
         self._random = random
-        self._max_lease_expiries = checked_int("max_lease_expiries", max_lease_expiries, 1)
+        self._max_lease_expiries = checked_int(
+            "max_lease_expiries", max_lease_expiries, 1, MAX_INT, error=JobConfigError
+        )
         self._limits = limits
 
     def awaiting(self) -> JobOperations:
@@ -59,7 +62,9 @@ class JobOperations:
 
     def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
         row = self._new_row(new, new_ids(1)[0])
-        enqueued_at, _ = yield from self._insert(checked_name("queue", queue), [row], False, connection)
+        enqueued_at, _ = yield from self._insert(
+            checked_name("queue", queue, error=JobConfigError), [row], False, connection
+        )
         return Job(
             id=row.id,
             queue=queue,
@@ -78,7 +83,7 @@ class JobOperations:
     ) -> Flow[list[str]]:
         if on_duplicate not in ("error", "skip"):
             raise JobConfigError(f"on_duplicate must be 'error' or 'skip', not {on_duplicate!r}")
-        checked_name("queue", queue)
+        checked_name("queue", queue, error=JobConfigError)
         rows = self._new_rows(list(items))
         if not rows:
             return []
@@ -107,17 +112,19 @@ class JobOperations:
 
     def _new_row(self, new: NewJob, new_id: str) -> NewRow:
         return NewRow(
-            id=new_id if new.id is None else checked_name("id", new.id),
+            id=new_id if new.id is None else checked_name("id", new.id, error=JobConfigError),
             payload=json_rule.encode(new.payload, self._limits).decode(),  # type: ignore[arg-type]
-            priority=checked_int("priority", new.priority, -(2**31)),
-            delay=checked_seconds("delay", new.delay),
+            priority=checked_int("priority", new.priority, -(2**31), MAX_INT, error=JobConfigError),
+            delay=checked_seconds("delay", new.delay, error=JobConfigError),
             max_retries=(
                 self._retry.max_retries
                 if new.max_retries is None
-                else checked_int("max_retries", new.max_retries, 0)
+                else checked_int("max_retries", new.max_retries, 0, MAX_INT, error=JobConfigError)
             ),
             correlation_id=(
-                None if new.correlation_id is None else checked_name("correlation_id", new.correlation_id)
+                None
+                if new.correlation_id is None
+                else checked_name("correlation_id", new.correlation_id, error=JobConfigError)
             ),
         )
 
@@ -125,10 +132,10 @@ class JobOperations:
         self, queues: str | Sequence[str], limit: int, lease_ttl: float, worker: str
     ) -> Flow[list[Job]]:
         claim = Claim(
-            checked_queues(queues),
-            checked_int("limit", limit, 1, 100_000),
-            checked_seconds("lease_ttl", lease_ttl, above_zero=True),
-            checked_name("worker", worker),
+            checked_queues(queues, error=JobConfigError),
+            checked_int("limit", limit, 1, 100_000, error=JobConfigError),
+            checked_seconds("lease_ttl", lease_ttl, above_zero=True, error=JobConfigError),
+            checked_name("worker", worker, error=JobConfigError),
             self._max_lease_expiries,
         )
         jobs: list[Job] = []
@@ -189,7 +196,7 @@ class JobOperations:
         return [_result("heartbeat", job, token in current) for job, token in items]
 
     def get(self, job_id: str) -> Flow[Job | None]:
-        row = yield from self.backend.get(checked_name("id", job_id))
+        row = yield from self.backend.get(checked_name("id", job_id, error=JobConfigError))
         return None if row is None else shown_job(row)
 
     def is_settled(self, job: Job, outcome: str) -> Flow[bool]:
@@ -201,8 +208,8 @@ class JobOperations:
     def list_jobs(
         self, state: JobState | None, queue: str | None, limit: int, offset: int
     ) -> Flow[list[Job]]:
-        checked_int("limit", limit, 1)
-        checked_int("offset", offset, 0)
+        checked_int("limit", limit, 1, MAX_INT, error=JobConfigError)
+        checked_int("offset", offset, 0, MAX_INT, error=JobConfigError)
         if state is not None and state not in tuple(JobState):
             raise JobConfigError(f"state must be one of {', '.join(JobState)}, not {state!r}")
         known = None if state is None else JobState(state)
@@ -213,7 +220,7 @@ class JobOperations:
         return {stats.queue: stats for stats in (yield from self.backend.stats(_queue_or_all(queue)))}
 
     def retry(self, job_id: str) -> Flow[Job]:
-        if not (yield from self.backend.retry(checked_name("id", job_id))):
+        if not (yield from self.backend.retry(checked_name("id", job_id, error=JobConfigError))):
             yield from self._refuse_move("retried", "Failed", job_id)
         job = yield from self.get(job_id)
         if job is None:
@@ -221,11 +228,13 @@ class JobOperations:
         return job
 
     def discard(self, job_id: str) -> Flow[None]:
-        if not (yield from self.backend.discard(checked_name("id", job_id))):
+        if not (yield from self.backend.discard(checked_name("id", job_id, error=JobConfigError))):
             yield from self._refuse_move("discarded", "Ready or Failed", job_id)
 
     def prune(self, older_than: float) -> Flow[int]:
-        return (yield from self.backend.prune(checked_seconds("older_than", older_than)))
+        return (
+            yield from self.backend.prune(checked_seconds("older_than", older_than, error=JobConfigError))
+        )
 
     def _refuse_move(self, done: str, states: str, job_id: str) -> Flow[None]:
         job = yield from self.get(job_id)
@@ -288,7 +297,7 @@ def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[Settlement]:
 
 
 def _queue_or_all(queue: str | None) -> str | None:
-    return None if queue is None else checked_name("queue", queue)
+    return None if queue is None else checked_name("queue", queue, error=JobConfigError)
 
 
 def _ack(job: Job) -> Settlement:

@@ -6,9 +6,9 @@ import logging
 import threading
 from enum import StrEnum
 
+from conquiet.checks import checked_int, checked_seconds
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import LocalConfigError
-from conquiet.local.settings import checked_int, checked_seconds
 from conquiet.observe import watch_breaker
 
 __all__ = ["GLOBAL_CIRCUIT_BREAKER", "BreakerState", "CircuitBreaker", "CircuitBreakerRegistry"]
@@ -43,11 +43,15 @@ class CircuitBreaker:
         clock: Clock = SYSTEM_CLOCK,
         name: str = "",
     ) -> None:
-        self.failure_threshold = checked_int("failure_threshold", failure_threshold)
-        self.open_cooldown_seconds = checked_seconds(
-            "open_cooldown_seconds", open_cooldown_seconds, above=0.0
+        self.failure_threshold = checked_int(
+            "failure_threshold", failure_threshold, 1, error=LocalConfigError
         )
-        self.half_open_probe_count = checked_int("half_open_probe_count", half_open_probe_count)
+        self.open_cooldown_seconds = checked_seconds(
+            "open_cooldown_seconds", open_cooldown_seconds, above_zero=True, error=LocalConfigError
+        )
+        self.half_open_probe_count = checked_int(
+            "half_open_probe_count", half_open_probe_count, 1, error=LocalConfigError
+        )
         self.name = name
         self._clock = clock
         self._lock = threading.RLock()  # reentrant: a log handler may look at the state

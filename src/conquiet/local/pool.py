@@ -7,8 +7,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from conquiet.checks import checked_int
+from conquiet.errors import LocalConfigError
 from conquiet.local.queue import PriorityDelayQueue
-from conquiet.local.settings import checked_int
 from conquiet.local.worker import Session, Worker, say_what_stays
 
 __all__ = ["WorkerPool"]
@@ -29,7 +30,7 @@ class WorkerPool:
     ) -> None:
         self._queue = queue
         self._lock = threading.Lock()
-        self._working = checked_int("size", size)
+        self._working = checked_int("size", size, 1, error=LocalConfigError)
         self._workers = [
             _Member(
                 self._one_ended,

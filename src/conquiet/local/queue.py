@@ -9,12 +9,13 @@ from heapq import heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, TypedDict
 
+from conquiet.checks import checked_seconds
 from conquiet.clock import SYSTEM_CLOCK, Clock, Parker, utc
-from conquiet.errors import QueueFullError, QueueShutdownError, UnknownPriorityError
+from conquiet.errors import LocalConfigError, QueueFullError, QueueShutdownError, UnknownPriorityError
 from conquiet.flow import Signal
 from conquiet.local.item import QueueItem
 from conquiet.local.schedule import Bucket, Schedule
-from conquiet.local.settings import QUEUE_SETTINGS, QueueSettings, checked_seconds
+from conquiet.local.settings import QUEUE_SETTINGS, QueueSettings
 from conquiet.local.waiters import Waiters
 from conquiet.observe import LATENCY_BOUNDS, Latency, watch_queue
 
@@ -68,7 +69,9 @@ class PriorityDelayQueue:
                 "QueueSettings.priorities; nothing was enqueued"
             ) from None
         if delay_seconds:
-            delay_seconds = checked_seconds("delay_seconds", delay_seconds)
+            delay_seconds = checked_seconds(
+                "delay_seconds", delay_seconds, or_negative=True, error=LocalConfigError
+            )
         with self._lock:
             if self._shutdown:
                 raise QueueShutdownError(
@@ -109,7 +112,7 @@ class PriorityDelayQueue:
         None when nothing came in that time, or when the queue is shut down and empty.
         """
         if timeout is not None:
-            timeout = checked_seconds("timeout", timeout)
+            timeout = checked_seconds("timeout", timeout, or_negative=True, error=LocalConfigError)
         with self._lock:
             now = self._monotonic()
             item = self._take(now)

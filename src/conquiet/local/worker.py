@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from conquiet.checks import checked_seconds
 from conquiet.errors import LocalConfigError
 from conquiet.flow import Signal
 from conquiet.local.failures import error_text, report_failure
 from conquiet.local.item import QueueItem, told_by
 from conquiet.local.queue import PriorityDelayQueue
-from conquiet.local.settings import checked_seconds
 from conquiet.observe import LocalWorkerMetrics, Spans
 
 __all__ = ["Session", "Worker", "say_what_stays"]
@@ -55,7 +55,9 @@ class Worker:
         self._queue = queue
         self._handler = handler
         self._session_factory = session_factory
-        self._poll_timeout = checked_seconds("poll_timeout", poll_timeout, above=0.0)
+        self._poll_timeout = checked_seconds(
+            "poll_timeout", poll_timeout, above_zero=True, error=LocalConfigError
+        )
         self._metrics = LocalWorkerMetrics()
         self._stopping = Signal()
         self._thread = threading.Thread(target=self._work, name=f"conquiet {name}", daemon=True)

@@ -7,9 +7,10 @@ import secrets
 import socket
 from dataclasses import dataclass
 
+from conquiet.checks import checked_int
 from conquiet.errors import QueueConfigError
 
-__all__ = ["QueueConfig", "checked_int", "unique_consumer_name"]
+__all__ = ["QueueConfig", "checked_block_ms", "unique_consumer_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class QueueConfig:
     def __post_init__(self) -> None:
         for name in ("stream_key", "consumer_group", "consumer_name"):
             _check_name(name, getattr(self, name))
-        for name in ("block_ms", "max_read_count", "claim_idle_ms"):
-            checked_int(f"QueueConfig.{name}", getattr(self, name), at_least=1)
+        checked_block_ms("QueueConfig.block_ms", self.block_ms)
+        for name in ("max_read_count", "claim_idle_ms"):
+            checked_int(f"QueueConfig.{name}", getattr(self, name), 1, error=QueueConfigError)
 
 
 def unique_consumer_name() -> str:
@@ -39,14 +41,10 @@ def unique_consumer_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def checked_int(name: str, value: object, at_least: int) -> int:
-    """`value`, if it is an int (a bool is not) of at least `at_least`."""
-    if type(value) is not int:
-        raise QueueConfigError(f"{name} must be an int of at least {at_least}, not {value!r}")
-    if value < at_least:
-        why = " (to Redis, 0 means: block for ever)" if "block_ms" in name and value == 0 else ""
-        raise QueueConfigError(f"{name} must be at least {at_least}, not {value}{why}")
-    return value
+def checked_block_ms(what: str, value: object) -> int:
+    if type(value) is int and value == 0:
+        raise QueueConfigError(f"{what} must be at least 1, not 0 (to Redis, 0 means: block for ever)")
+    return checked_int(what, value, 1, error=QueueConfigError)
 
 
 def _check_name(name: str, value: object) -> None:

@@ -245,10 +245,10 @@ def test_a_log_handler_may_look_at_the_state(breaker: CircuitBreaker) -> None:
     [
         ({"failure_threshold": 0}, "failure_threshold must be an int of at least 1"),
         ({"failure_threshold": 2.5}, "failure_threshold must be an int of at least 1"),
-        ({"open_cooldown_seconds": 0}, "open_cooldown_seconds must be a number of seconds above 0, not 0"),
+        ({"open_cooldown_seconds": 0}, "open_cooldown_seconds must be a number of seconds, above 0, not 0"),
         (
             {"open_cooldown_seconds": float("nan")},
-            "open_cooldown_seconds must be a number of seconds above 0",
+            "open_cooldown_seconds must be a number of seconds, above 0",
         ),
         ({"half_open_probe_count": 0}, "half_open_probe_count must be an int of at least 1"),
     ],

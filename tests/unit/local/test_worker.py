@@ -155,8 +155,8 @@ def test_a_worker_runs_once(queue: PriorityDelayQueue) -> None:
     ("options", "named"),
     [
         ({"handler": None}, "handler must be a function, not None"),
-        ({"poll_timeout": 0}, "poll_timeout must be a number of seconds above 0"),
-        ({"poll_timeout": float("nan")}, "poll_timeout must be a number of seconds above 0"),
+        ({"poll_timeout": 0}, "poll_timeout must be a number of seconds, above 0"),
+        ({"poll_timeout": float("nan")}, "poll_timeout must be a number of seconds, above 0"),
     ],
 )
 def test_wrong_arguments_are_refused(queue: PriorityDelayQueue, options: dict[str, Any], named: str) -> None:

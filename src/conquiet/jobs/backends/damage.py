@@ -15,7 +15,7 @@ from conquiet import payload
 from conquiet.errors import PayloadError
 from conquiet.jobs.backends.protocol import JobRow, Settlement
 from conquiet.jobs.backends.rows import STATES, as_datetime, attempts_of, job_of
-from conquiet.jobs.checks import error_text
+from conquiet.jobs.error_text import error_text
 from conquiet.jobs.model import Job, JobState
 
 __all__ = ["UNREADABLE", "Unreadable", "failed", "shown_job", "shown_name"]

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from conquiet.checks import checked_int, checked_name, checked_queues, checked_seconds
 from conquiet.clock import SYSTEM_CLOCK
 from conquiet.errors import JobConfigError
 from conquiet.flow import run, run_async
-from conquiet.jobs.checks import checked_int, checked_name, checked_queues, checked_seconds
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
 from conquiet.jobs.worker.execution import Delays, Executor, JobContext, TimeLimit, check_handlers
@@ -69,12 +69,14 @@ class JobWorker:
         self._timeout = _time_limit(execution_timeout)
         self._delays: Delays = retry_delays or (lambda job: None)
         settings = WorkerSettings(
-            queues=checked_queues(queues),
-            name=checked_name("worker", worker or default_worker()),
-            concurrency=checked_int("concurrency", concurrency, 1, 10_000),
-            lease_ttl=checked_seconds("lease_ttl", lease_ttl, above_zero=True),
-            prefetch=None if prefetch is None else checked_int("prefetch", prefetch, 0, 100_000),
-            shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout),
+            queues=checked_queues(queues, error=JobConfigError),
+            name=checked_name("worker", worker or default_worker(), error=JobConfigError),
+            concurrency=checked_int("concurrency", concurrency, 1, 10_000, error=JobConfigError),
+            lease_ttl=checked_seconds("lease_ttl", lease_ttl, above_zero=True, error=JobConfigError),
+            prefetch=None
+            if prefetch is None
+            else checked_int("prefetch", prefetch, 0, 100_000, error=JobConfigError),
+            shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout, error=JobConfigError),
         )
         check_handlers(handler, settings.queues, isolation)
         self._lane_settings = _lanes(settings, queues if isinstance(queues, Mapping) else {})
@@ -162,7 +164,11 @@ def _refuse_running_loop() -> None:
 def _time_limit(limit: float | TimeLimit | None) -> TimeLimit:
     if callable(limit):
         return limit
-    seconds = None if limit is None else checked_seconds("execution_timeout", limit, above_zero=True)
+    seconds = (
+        None
+        if limit is None
+        else checked_seconds("execution_timeout", limit, above_zero=True, error=JobConfigError)
+    )
     return lambda job: seconds
 
 
@@ -171,6 +177,8 @@ def _lanes(settings: WorkerSettings, places: Mapping[str, int | None]) -> list[W
     shared = tuple(queue for queue in settings.queues if queue not in own)
     lanes = [replace(settings, queues=shared)] if shared else []
     for queue, number in own.items():
-        concurrency = checked_int(f"the concurrency of queue {queue!r}", number, 1, 10_000)
+        concurrency = checked_int(
+            f"the concurrency of queue {queue!r}", number, 1, 10_000, error=JobConfigError
+        )
         lanes.append(replace(settings, queues=(queue,), concurrency=concurrency))
     return lanes

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from conquiet.checks import checked_int
 from conquiet.errors import MalformedEntryError, QueueConfigError
 from conquiet.flow import Call, Flow, Signal, Sleep, shielded
-from conquiet.queue.config import QueueConfig, checked_int
+from conquiet.queue.config import QueueConfig, checked_block_ms
 from conquiet.queue.flows.operations import StreamOperations
 from conquiet.queue.message import MalformedEntry, QueueMessage
 
@@ -34,7 +35,7 @@ class Delivery:
 
     def next(self, block_ms: int | None) -> Flow[QueueMessage | None]:
         if block_ms is not None:
-            checked_int("block_ms", block_ms, at_least=1)
+            checked_block_ms("block_ms", block_ms)
         if self.stopped.is_set():
             return None
         messages = yield from self._operations.read(block_ms or self._config.block_ms, 1)
@@ -61,8 +62,8 @@ class Delivery:
     def run_recovery(
         self, handler: Handler, db_factory: Any, on_malformed: Handler | None, interval_ms: int, count: int
     ) -> Flow[None]:
-        checked_int("interval_ms", interval_ms, at_least=1)
-        checked_int("count", count, at_least=1)
+        checked_int("interval_ms", interval_ms, 1, error=QueueConfigError)
+        checked_int("count", count, 1, error=QueueConfigError)
         while not self.stopped.is_set():
             for _ in range(count):
                 # One at a time: what was claimed in advance would grow stale again while it waits its turn.

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from conquiet import payload as json_rule
+from conquiet.checks import checked_int
 from conquiet.errors import (
     LeaseLostError,
     MalformedEntryError,
@@ -18,7 +19,7 @@ from conquiet.errors import (
 )
 from conquiet.flow import Flow
 from conquiet.observe import QueueMetrics
-from conquiet.queue.config import QueueConfig, checked_int
+from conquiet.queue.config import QueueConfig, checked_block_ms
 from conquiet.queue.message import BacklogStats, ClaimedMessages, MalformedEntry, QueueMessage
 from conquiet.queue.wire.commands import (
     as_mapping,
@@ -111,8 +112,8 @@ class StreamOperations:
         return ids
 
     def read(self, block_ms: int, count: int) -> Flow[list[QueueMessage]]:
-        checked_int("block_ms", block_ms, at_least=1)
-        checked_int("count", count, at_least=1)
+        checked_block_ms("block_ms", block_ms)
+        checked_int("count", count, 1, error=QueueConfigError)
         command = self._reads.get((block_ms, count)) or self._read_command(block_ms, count)
         began = perf_counter()
         messages: list[QueueMessage]
@@ -164,8 +165,8 @@ class StreamOperations:
 
     def claim_stale(self, min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
         """Take over entries that nobody acknowledged for `min_idle_ms`, by Redis's own measure of idle time."""
-        checked_int("min_idle_ms", min_idle_ms, at_least=0)
-        checked_int("count", count, at_least=1)
+        checked_int("min_idle_ms", min_idle_ms, 0, error=QueueConfigError)
+        checked_int("count", count, 1, error=QueueConfigError)
         what = self._what("claim_stale")
         # IDLE on the server: a page full of fresh entries must not hide the stale ones behind it.
         command = pack("XPENDING", self._stream, self._group, "IDLE", min_idle_ms, "-", "+", count)

@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampType
 
+from conquiet.checks import MAX_INT, checked_int
 from conquiet.errors import JobConfigError
 from conquiet.jobs import Job, JobStore, QueueStats
-from conquiet.jobs.checks import checked_int
 from conquiet.reconcile.report.tables import having_columns, stated
 from conquiet.spark.folders import exists
 
@@ -78,7 +78,7 @@ def job_attempts(
     Memory holds `page` jobs with their payloads and up to 50,000 attempts, however many there are: choose a smaller
     page for large payloads. The store may be in use meanwhile: jobs that are removed or added hide no others.
     """
-    checked_int("page", page, 1)
+    checked_int("page", page, 1, MAX_INT, error=JobConfigError)
     if exists(spark, folder):
         raise JobConfigError(f"{folder} exists: give a folder that does not, the attempts are written there")
     for rows in _chunks(store, queue, page):

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, IntegralType, NumericType, StringType, StructType
 
+from conquiet.checks import MAX_NAME, MAX_SECONDS
 from conquiet.errors import JobConfigError
-from conquiet.jobs.checks import MAX_NAME, MAX_SECONDS
 from conquiet.spark.sink.json_texts import first_refused
 
 __all__ = ["COLUMNS", "checked_columns", "checked_rows"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.types import StructType
 
-from conquiet.errors import MissingDependencyError, StagingLostError
+from conquiet.checks import checked_name
+from conquiet.errors import JobConfigError, MissingDependencyError, StagingLostError
 from conquiet.jobs import open_store
-from conquiet.jobs.checks import checked_name
 from conquiet.spark.sink.job_rows import checked_columns, checked_rows
 from conquiet.spark.sink.options import JobOptions
 from conquiet.spark.sink.writers import Batch, Staged
@@ -39,7 +39,7 @@ class JobStaging(Protocol):
 class JobSink:
     def __init__(self, options: JobOptions, schema: StructType) -> None:
         checked_columns(schema)
-        checked_name("queue", options.queue)
+        checked_name("queue", options.queue, error=JobConfigError)
         open_store(options.dsn).close()  # it has the schema, or gets it, or says why not
         self._staging = _staging(options)
         self._staging.prepare()

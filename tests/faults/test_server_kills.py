@@ -30,9 +30,9 @@ from conquiet.verify.recording.jobs import add_unwritten, record
 from conquiet.verify.recording.streams import RecordedQueue
 from tests.campaign import campaign_size
 from tests.faults.figures import Record, percentiles
+from tests.faults.jobs.test_connections import Handlers
+from tests.faults.queue.test_connections import Consumers, settings
 from tests.faults.recovery import double_valid_leases, refused
-from tests.faults.test_job_connections import Handlers
-from tests.faults.test_queue_connections import Consumers, settings
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects
 

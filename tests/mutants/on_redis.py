@@ -8,8 +8,8 @@ from redis import Redis
 
 from conquiet.queue.flows.delivery import Delivery
 from conquiet.verify.history import Violation, check
-from tests.acceptance import consumer_stage
-from tests.acceptance.consumer_stage import Scenario, Stage
+from tests.acceptance.queue import consumer_stage
+from tests.acceptance.queue.consumer_stage import Scenario, Stage
 
 # Those in one process: a mutant is a change of the running one.
 SCENARIOS: dict[str, Scenario] = {

@@ -12,7 +12,7 @@ from conquiet.verify.findings import Extent
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
 from tests.acceptance.cli.command import Shell
-from tests.integration.liar import Liar
+from tests.integration.verify.liar import Liar
 
 FEW = ("--work", "40", "--kills", "1", "--cuts", "2", "--signals", "1", "--cancels", "5")
 NO_FAULTS = ("--kills", "0", "--cuts", "0", "--signals", "0", "--cancels", "0")

@@ -173,6 +173,10 @@ class JobStore:
         new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
         return run(self.operations.enqueue(queue, new, connection))
 
+    def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None) -> Job:
+        """`enqueue` of a job that is described already."""
+        return run(self.operations.enqueue(queue, new, connection))
+
     def enqueue_many(
         self,
         queue: str,
@@ -287,6 +291,9 @@ class AsyncJobStore:
         connection: Any = None,
     ) -> Job:
         new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
+        return await run_async(self.operations.enqueue(queue, new, connection))
+
+    async def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None) -> Job:
         return await run_async(self.operations.enqueue(queue, new, connection))
 
     async def enqueue_many(

@@ -48,6 +48,15 @@ class Enqueueing(Fixtures):
         )
         assert close_to(given.retry_at, given.enqueued_at, 7.5)
 
+    @proves("J-03")
+    def test_a_job_that_is_described_already_is_stored_as_described(self, store: JobStore) -> None:
+        new = NewJob({"n": 1}, id="a", priority=-3, delay=7.5, max_retries=9, correlation_id="trace")
+        given = store.enqueue_job(QUEUE, new)
+        assert given == store.get("a")
+        assert (given.payload, given.priority, given.max_retries) == (new.payload, -3, 9)
+        assert given.correlation_id == "trace"
+        assert close_to(given.retry_at, given.enqueued_at, 7.5)
+
     @proves("J-03", "J-13")
     def test_a_new_job_without_options(self, store: JobStore) -> None:
         one, two = store.enqueue(QUEUE, {}), store.enqueue(QUEUE, {})

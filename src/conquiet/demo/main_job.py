@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conquiet import __version__
-from conquiet.demo.figures import Line, add_retries, compared, counted
+from conquiet.demo.findings import Line, add_retries, compared, counted
 from conquiet.demo.retries import QUEUE, SAMPLE_RULES, work_off
 from conquiet.demo.sample import Sample
 from conquiet.demo.sample_files import MetricsFile

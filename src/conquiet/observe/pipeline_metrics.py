@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 from conquiet.observe.failsafe import once, safely
 
 __all__ = ["PipelineMetrics"]
+
+_PREFIX = "conquiet_pipeline"
 
 
 class PipelineMetrics:
@@ -21,11 +24,10 @@ class PipelineMetrics:
     def _look_up(self) -> None:
         self._families = _families()
         for name in self._families or ():
-            if name != "verdicts":
-                self._child(name)  # there from the start, with 0
+            self._child(name)  # exported from the start, with 0
 
     def batch(self, *, rows: int, seconds: float, rows_per_second: float, lost: int = 0) -> None:
-        """A micro-batch, or a batch, ended; `lost` is how many entries its sources have lost in all."""
+        """A micro-batch, or a batch, has ended. `lost` is how many entries its sources have lost so far."""
         self._add("batches", 1)
         self._add("rows", rows)
         self._do("seconds", "observe", seconds)
@@ -33,25 +35,27 @@ class PipelineMetrics:
         self._do("entries_lost", "set", lost)
 
     def behind(self, seconds: float) -> None:
-        """How old the newest entry that was read is by now; 0 if there was nothing to read."""
+        """The age of the newest entry that was read; 0 if there was nothing to read."""
         self._do("lag", "set", seconds)
 
     def remembered(self, rows: int, duplicates: int) -> None:
-        """Keys in the state of the query, and rows that were left out for them in a micro-batch."""
+        """Keys in the state of the query, and rows of a micro-batch that were dropped as duplicates."""
         self._do("state_rows", "set", rows)
         self._add("duplicates", duplicates)
 
-    def reconciled(self, verdicts: Mapping[str, int], *, alerts: int, retries: int, quarantined: int) -> None:
-        """What came of the reports of a batch."""
-        for status, count in verdicts.items():
-            safely(self._count_verdicts, status, count)
-        self._add("alerts", alerts)
-        self._add("retries", retries)
-        self._add("quarantined", quarantined)
+    def count(self, metric: str, help: str, numbers: Mapping[str, int], label: str | None = None) -> None:
+        """Add to `conquiet_pipeline_<metric>_total`, which the query brings itself.
 
-    def _count_verdicts(self, status: str, count: int) -> None:
-        if self._families is not None:
-            self._families["verdicts"].labels(self._query, status).inc(count)
+        `numbers` are by the value of `label`; without a label there is one, under "".
+        """
+        safely(self._count, metric, help, numbers, label)
+
+    def _count(self, metric: str, help: str, numbers: Mapping[str, int], label: str | None) -> None:
+        family = _counter(metric, help, label)
+        if family is not None:
+            for value, number in numbers.items():
+                values = (self._query,) if label is None else (self._query, value)
+                family.labels(*values).inc(number)
 
     def _add(self, family: str, count: float) -> None:
         self._do(family, "inc", count)
@@ -74,22 +78,38 @@ def _families() -> dict[str, Any] | None:
     labels = ("query",)
     buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
     lag = "Age of the newest entry that was read, at the end of the last micro-batch; 0: nothing was left to read"
-    prefix = "conquiet_pipeline"
     return {
-        "batches": Counter(f"{prefix}_batches_total", "Micro-batches, and batches, that ended", labels),
-        "rows": Counter(f"{prefix}_rows_total", "Rows read by them", labels),
-        "seconds": Histogram(f"{prefix}_batch_seconds", "Duration of a micro-batch", labels, buckets=buckets),
+        "batches": Counter(f"{_PREFIX}_batches_total", "Micro-batches, and batches, that ended", labels),
+        "rows": Counter(f"{_PREFIX}_rows_total", "Rows read by them", labels),
+        "seconds": Histogram(
+            f"{_PREFIX}_batch_seconds", "Duration of a micro-batch", labels, buckets=buckets
+        ),
         "rows_per_second": Gauge(
-            f"{prefix}_rows_per_second", "Rows a second in the last micro-batch", labels
+            f"{_PREFIX}_rows_per_second", "Rows a second in the last micro-batch", labels
         ),
         "entries_lost": Gauge(
-            f"{prefix}_entries_lost", "Entries trimmed before they were read, so far", labels
+            f"{_PREFIX}_entries_lost", "Entries trimmed before they were read, so far", labels
         ),
-        "lag": Gauge(f"{prefix}_lag_seconds", lag, labels),
-        "state_rows": Gauge(f"{prefix}_state_rows", "Keys in the query's state", labels),
-        "duplicates": Counter(f"{prefix}_duplicates_total", "Rows left out because they came before", labels),
-        "verdicts": Counter(f"{prefix}_verdicts_total", "Verdicts by their status", ("query", "status")),
-        "alerts": Counter(f"{prefix}_alerts_total", "Alerts raised", labels),
-        "retries": Counter(f"{prefix}_retries_total", "Reports to be judged again later", labels),
-        "quarantined": Counter(f"{prefix}_quarantined_total", "Rows that could not be judged", labels),
+        "lag": Gauge(f"{_PREFIX}_lag_seconds", lag, labels),
+        "state_rows": Gauge(f"{_PREFIX}_state_rows", "Keys in the query's state", labels),
+        "duplicates": Counter(
+            f"{_PREFIX}_duplicates_total", "Rows left out because they came before", labels
+        ),
     }
+
+
+_counters: dict[str, Any] = {}
+_counters_lock = Lock()
+
+
+def _counter(metric: str, help: str, label: str | None) -> Any:
+    """The counter of that name, registered once in the process; None without prometheus_client."""
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return None
+    with _counters_lock:
+        if metric not in _counters:
+            labels = ("query",) if label is None else ("query", label)
+            _counters[metric] = Counter(f"{_PREFIX}_{metric}_total", help, labels)
+        return _counters[metric]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conquiet.demo.figures import Figures, compared
+from conquiet.demo.findings import Findings, compared
 from conquiet.demo.main_job import _say_whether_right
 from conquiet.demo.retries import SAMPLE_RULES
 from conquiet.demo.sample import Sample, Truth
@@ -90,8 +90,8 @@ def test_a_wrong_number_is_refused_in_one_line(tmp_path: Path) -> None:
     )
 
 
-def right_figures(truth: Truth) -> Figures:
-    return Figures(
+def right_figures(truth: Truth) -> Findings:
+    return Findings(
         copy.copy(truth.first),
         copy.copy(truth.final),
         copy.copy(truth.alerts),

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from conquiet.observe import PipelineMetrics, safely
 from conquiet.reconcile.spark.batch import ReconcileOutputs
 from conquiet.reconcile.spark.counts import CountedOutputs
-from conquiet.spark.progress import QueryState, View, count_figures, silence_bar, stderr_view
+from conquiet.spark.progress import QueryState, View, add_counts, silence_bar, stderr_view
 
 __all__ = ["show_batch"]
 
@@ -65,7 +65,7 @@ def shown(outputs: ReconcileOutputs, name: str, view: View | None) -> Iterator[R
             view.close(name)
     safely(_wait_until_told, spark)
     safely(lambda: look(at_all=True))
-    safely(lambda: count_figures(counted.figures(seconds=0), state, metrics))
+    safely(lambda: add_counts(counted.counts(seconds=0), state, metrics))
     state.rows = state.total
     metrics.batch(rows=state.rows, seconds=state.seconds, rows_per_second=state.rate)
     if view is not None:

@@ -29,7 +29,7 @@ from conquiet.reconcile.spark.counts import CountedOutputs
 from conquiet.reconcile.spark.inputs import ENQUEUED_AT, REPORTS, json_rows
 from conquiet.reconcile.spark.quarantine import REASON, checked_reports
 from conquiet.spark.folders import is_complete, remove
-from conquiet.spark.progress import RECENT, CountedFrame
+from conquiet.spark.progress import BATCH_COUNTS, CountedFrame
 
 __all__ = ["RetryJobs", "reconcile_stream"]
 
@@ -137,7 +137,7 @@ class _Batches:
         self.memory.add(written["alerts"], number, found.moment)
         if self.retry_jobs is not None:
             _write_jobs(written["retries"], self.retry_jobs, f"reconcile-{query}", number)
-        RECENT.put(query, number, counted.figures())
+        BATCH_COUNTS.put(query, number, counted.counts())
 
     def _judge(self, rows: DataFrame, aside: str) -> _Aside | None:
         moment = moment_of(self.as_of() if self.as_of else None)

@@ -1,19 +1,20 @@
 """What Spark is doing, on the terminal and as metrics."""
 
-from conquiet.spark.progress.figures import RECENT, ROWS, WAIT_SECONDS, CountedFrame, Figures
-from conquiet.spark.progress.queries import ProgressListener, count_figures, show_progress, silence_bar
+from conquiet.spark.progress.counts import BATCH_COUNTS, ROWS, WAIT_SECONDS, CountedFrame, Counts, Tally
+from conquiet.spark.progress.listener import ProgressListener, add_counts, show_progress, silence_bar
 from conquiet.spark.progress.view import QueryState, View, stderr_view
 
 __all__ = [
-    "RECENT",
+    "BATCH_COUNTS",
     "ROWS",
     "WAIT_SECONDS",
     "CountedFrame",
-    "Figures",
+    "Counts",
     "ProgressListener",
     "QueryState",
+    "Tally",
     "View",
-    "count_figures",
+    "add_counts",
     "show_progress",
     "silence_bar",
     "stderr_view",

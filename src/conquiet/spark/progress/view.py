@@ -1,4 +1,4 @@
-"""Queries on a terminal: a table that stays in place, or a line at a time where nobody can look at a table."""
+"""Queries on standard error: a live table on a terminal, a line at a time elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conquiet.errors import MissingDependencyError
+from conquiet.spark.progress.counts import Tally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,24 +18,21 @@ __all__ = ["QueryState", "View", "stderr_view"]
 
 @dataclass
 class QueryState:
-    """What is known of one query."""
+    """What is shown of one query."""
 
     name: str
     step: str = ""
-    """What it is at: `batch 7`, `12 of 40 tasks`."""
+    """Where it stands: `batch 7`, `12 of 40 tasks`."""
     rows: int = 0
-    """In the last micro-batch."""
+    """In the last micro-batch, as `seconds` and `rate`."""
     seconds: float = 0.0
     rate: float = 0.0
     total: int = 0
     lag: float | None = None
     lost: int = 0
-    verdicts: Counter[str] = field(default_factory=Counter)
-    """In all, as everything below."""
-    alerts: int = 0
-    retries: int = 0
-    quarantined: int = 0
     duplicates: int = 0
+    """In all, as `counts`."""
+    counts: dict[Tally, Counter[str]] = field(default_factory=dict)
 
     def line(self) -> str:
         """With rich's markup."""
@@ -43,25 +41,25 @@ class QueryState:
         ]
         if self.lag is not None:
             parts.append(f"{_span(self.lag)} behind")
-        parts += [f"{name} {count:,}" for name, count in self.verdicts.most_common()]
-        parts += [
-            f"{count:,} {what}"
-            for what, count in (
-                ("alerts", self.alerts),
-                ("retries", self.retries),
-                ("duplicates", self.duplicates),
-            )
-            if count
-        ]
-        if self.quarantined:
-            parts.append(f"[yellow]{self.quarantined:,} in quarantine[/]")
+        parts += self._counted(warnings=False)
+        if self.duplicates:
+            parts.append(f"{self.duplicates:,} duplicates")
+        parts += self._counted(warnings=True)
         if self.lost:
             parts.append(f"[red]{self.lost:,} entries lost[/]")
         return ", ".join(parts)
 
+    def _counted(self, *, warnings: bool) -> list[str]:
+        return [
+            part
+            for tally, numbers in self.counts.items()
+            if tally.is_warning == warnings
+            for part in tally.shown(numbers)
+        ]
+
 
 class View:
-    """Told by any thread, one at a time."""
+    """May be called from any thread, but only from one at a time."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -69,17 +67,17 @@ class View:
         self._console = console
         self._states: dict[str, QueryState] = {}
         self.is_live = console.is_terminal and not console.is_dumb_terminal
-        # Drawn when there is something new: no thread, and no clock.
+        # Drawn only when something changes: that needs no refreshing thread.
         self._live = Live(console=console, auto_refresh=False, transient=True) if self.is_live else None
 
     def say(self, name: str, what: str, detail: str = "") -> None:
-        """A line that stays. `what` may have markup."""
+        """Print a line that stays. `what` may have rich's markup; `detail` is escaped."""
         from rich.markup import escape
 
         self._console.print(f"[bold]{escape(name)}[/] {what}{': ' + escape(detail) if detail else ''}")
 
     def show(self, state: QueryState) -> None:
-        """The query goes on."""
+        """Show the new state of a query."""
         if self._live is None:
             self.say(state.name, state.line())
             return
@@ -89,7 +87,7 @@ class View:
         self._live.update(_table(list(self._states.values())), refresh=True)
 
     def close(self, name: str) -> None:
-        """The query is over."""
+        """Take a query that has ended out of the table."""
         self._states.pop(name, None)
         if self._live is not None and self._live.is_started:
             self._live.update(_table(list(self._states.values())), refresh=True)
@@ -112,10 +110,14 @@ def _table(states: list[QueryState]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("query", "at", "rows", "a second", "behind", "verdicts", "alerts", "quarantine"):
-        table.add_column(heading, justify="left" if heading in ("query", "at", "verdicts") else "right")
+    tallies = dict.fromkeys(tally for state in states for tally in state.counts if tally.heading)
+    for heading in ("query", "at"):
+        table.add_column(heading)
+    for heading in ("rows", "a second", "behind"):
+        table.add_column(heading, justify="right")
+    for tally in tallies:
+        table.add_column(tally.heading, justify="left" if tally.label else "right")
     for state in states:
-        verdicts = "\n".join(f"{name} {count:,}" for name, count in state.verdicts.most_common())
         lost = f"\n[red]{state.lost:,} lost[/]" if state.lost else ""
         table.add_row(
             f"[bold]{escape(state.name)}[/]",
@@ -123,9 +125,7 @@ def _table(states: list[QueryState]) -> Table:
             f"{state.total:,}{lost}",
             f"{state.rate:,.0f}",
             "" if state.lag is None else _span(state.lag),
-            verdicts,
-            f"{state.alerts:,}" if state.alerts else "",
-            f"[yellow]{state.quarantined:,}[/]" if state.quarantined else "",
+            *(tally.cell(state.counts.get(tally, {})) for tally in tallies),
         )
     return table
 

@@ -16,9 +16,8 @@ from conquiet.reconcile.spark.batch import ReconcileOutputs, reconcile_batch
 from conquiet.reconcile.spark.batch_progress import shown
 from conquiet.reconcile.spark.inputs import read_metrics, read_reports
 from conquiet.reconcile.spark.outputs import save_outputs
-from conquiet.spark.progress.queries import ProgressListener
-from conquiet.spark.progress.view import QueryState, View
-from tests.spark.progress.test_queries import metric, until_said
+from conquiet.spark.progress import ProgressListener, QueryState, Tally, View
+from tests.spark.progress.test_listener import metric, until_said
 from tests.spark.reconcile.spark.cases import AS_OF
 from tests.spark.reconcile.spark.test_stream import Pipeline, report
 
@@ -127,10 +126,12 @@ class TestView:
     def test_a_terminal_shows_one_table_of_all_queries(self) -> None:
         screen = io.StringIO()
         view = View(Console(file=screen, width=120, force_terminal=True, force_interactive=True))
-        view.show(QueryState("one", "batch 3", total=1_234, lag=0.5, quarantined=7))
-        view.show(QueryState("two", "batch 4", verdicts=Counter(MATCHED=1_000), lost=3))
+        verdicts = Tally("verdicts", "by status", label="status", heading="verdicts")
+        late = Tally("late", "late rows", words="late", heading="late", is_warning=True)
+        view.show(QueryState("one", "batch 3", total=1_234, lag=0.5, counts={late: Counter({"": 7})}))
+        view.show(QueryState("two", "batch 4", counts={verdicts: Counter(MATCHED=1_000)}, lost=3))
         drawn = screen.getvalue().rpartition("query")[2]
-        for text in ("one", "1,234", "0.5 s", "two", "MATCHED 1,000", "3 lost"):
+        for text in ("one", "1,234", "0.5 s", "7", "two", "verdicts", "MATCHED 1,000", "late", "3 lost"):
             assert text in drawn
         view.close("one")
         assert "one" not in screen.getvalue().rpartition("query")[2]
@@ -149,3 +150,19 @@ class TestView:
         lines = screen.getvalue().splitlines()
         assert lines[2] == "[one] batch 2: 10 rows in 0.5 s, 20 a second, 10 in all, 2 h behind"
         assert len(lines) == 3
+
+    def test_a_line_shows_counts_in_their_order(self) -> None:
+        verdicts = Tally("verdicts", "by status", label="status")
+        alerts, retries = Tally("alerts", "alerts", words="alerts"), Tally("retries", "", words="retries")
+        late = Tally("late", "late rows", words="late", is_warning=True)
+        counts = {
+            verdicts: Counter(LOW=2, MATCHED=1_000),
+            late: Counter({"": 7}),
+            alerts: Counter({"": 3}),
+            retries: Counter({"": 0}),
+        }
+        state = QueryState("one", "batch 0", duplicates=4, lost=5, counts=counts)
+        shown = state.line().partition("in all, ")[2]
+        assert (
+            shown == "MATCHED 1,000, LOW 2, 3 alerts, 4 duplicates, [yellow]7 late[/], [red]5 entries lost[/]"
+        )

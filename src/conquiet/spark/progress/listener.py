@@ -1,8 +1,9 @@
-"""What Spark is doing: on the terminal and as metrics, micro-batch by micro-batch, and while a batch runs."""
+"""Follows the streaming queries of a session, micro-batch by micro-batch: on the terminal and as metrics."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -11,18 +12,18 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from conquiet.errors import redact
 from conquiet.observe import PipelineMetrics, safely
-from conquiet.spark.progress.figures import RECENT, Figures
+from conquiet.spark.progress.counts import BATCH_COUNTS, Counts
 from conquiet.spark.progress.view import QueryState, View, stderr_view
 from conquiet.spark.source.blocks import Offset
 
-__all__ = ["ProgressListener", "show_progress"]
+__all__ = ["ProgressListener", "add_counts", "show_progress", "silence_bar"]
 
 
 def show_progress(spark: SparkSession, *, terminal: bool = True) -> ProgressListener:
     """Follow every streaming query of this session from now on, until `listener.stop()`.
 
-    Metrics go to prometheus_client's registry, if it is installed. If `terminal`, standard error shows a table of the
-    queries while they run or, where it is no terminal, a line for every micro-batch.
+    Metrics go to prometheus_client's registry, if it is installed. With `terminal`, standard error shows a live table of
+    the running queries or, if it is not a terminal, a line for each micro-batch.
     """
     listener = ProgressListener(spark, stderr_view() if terminal else None)
     spark.streams.addListener(listener)
@@ -30,7 +31,7 @@ def show_progress(spark: SparkSession, *, terminal: bool = True) -> ProgressList
 
 
 class ProgressListener(StreamingQueryListener):
-    """Told by Spark, on a thread of its own. Whatever fails here is logged and never harms a query."""
+    """Spark calls it on a thread of its own. Whatever fails here is logged and does not harm the query."""
 
     def __init__(self, spark: SparkSession, view: View | None) -> None:
         self._spark = spark
@@ -53,7 +54,7 @@ class ProgressListener(StreamingQueryListener):
         safely(self._progressed, event)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing to say."""
+        """Idle triggers are not shown."""
 
     def onQueryTerminated(self, event: Any) -> None:
         safely(self._terminated, event)
@@ -85,9 +86,9 @@ class ProgressListener(StreamingQueryListener):
             duplicates = sum(_duplicates(one) for one in progress.stateOperators)
             state.duplicates += duplicates
             metrics.remembered(kept, duplicates)
-        figures = RECENT.take(str(progress.id), progress.batchId)
-        if figures is not None:
-            count_figures(figures, state, metrics)
+        counts = BATCH_COUNTS.take(str(progress.id), progress.batchId)
+        if counts is not None:
+            add_counts(counts, state, metrics)
         if self._view is not None:
             self._view.show(state)
 
@@ -111,22 +112,15 @@ class ProgressListener(StreamingQueryListener):
             self._view.say(name, what, detail)
 
 
-def count_figures(figures: Figures, state: QueryState, metrics: PipelineMetrics) -> None:
-    """Add what came of the reports of a batch to what is shown and to what is exported."""
-    state.verdicts.update(figures.verdicts)
-    state.alerts += figures.alerts
-    state.retries += figures.retries
-    state.quarantined += figures.quarantined
-    metrics.reconciled(
-        figures.verdicts,
-        alerts=figures.alerts,
-        retries=figures.retries,
-        quarantined=figures.quarantined,
-    )
+def add_counts(counts: Counts, state: QueryState, metrics: PipelineMetrics) -> None:
+    """Add what a query counted in a batch to what is shown and to what is exported."""
+    for tally, numbers in counts.items():
+        state.counts.setdefault(tally, Counter()).update(numbers)
+        metrics.count(tally.metric, tally.help, numbers, tally.label)
 
 
 def silence_bar(spark: SparkSession) -> None:
-    """Spark's own bar writes over the same lines of the terminal."""
+    """Stop Spark's own progress bar: it writes over the same lines of the terminal."""
     context: Any = spark.sparkContext
     bar = context._jsc.sc().progressBar()
     if bar.isDefined():
@@ -134,7 +128,7 @@ def silence_bar(spark: SparkSession) -> None:
 
 
 def _offset(source: Any) -> Offset | None:
-    """Up to where the micro-batch has read, if it is a source of ours."""
+    """The end offset of the micro-batch, if the source is `format("conquiet")`; None otherwise."""
     try:
         return Offset.from_dict(json.loads(source.endOffset))
     except (TypeError, KeyError, ValueError):
@@ -142,7 +136,7 @@ def _offset(source: Any) -> Offset | None:
 
 
 def _lag(progress: Any, offsets: list[Offset]) -> float:
-    """How old the newest entry was when the micro-batch ended: its id begins with the time, in milliseconds."""
+    """The age of the newest entry when the micro-batch ended. Its id begins with its time in milliseconds."""
     began = datetime.fromisoformat(progress.timestamp).timestamp()
     newest = (
         max((int(block.hi.partition("-")[0]) for one in offsets for block in one.blocks), default=0) / 1000

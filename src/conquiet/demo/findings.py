@@ -26,13 +26,13 @@ from conquiet.reconcile import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Figures", "Line", "add_retries", "compared", "counted"]
+__all__ = ["Findings", "Line", "add_retries", "compared", "counted"]
 
 _REPORTS, _ATTEMPTS, _TRUST, _ALERTS = map(table_of, (AffiliateReport, Attempt, TrustEntry, Alert))
 
 
 @dataclass
-class Figures:
+class Findings:
     """As `Truth` has them, and what must be nothing in the end."""
 
     first: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ def add_retries(spark: SparkSession, sessions: sessionmaker[Session], out: Path,
             frame.coalesce(1).write.mode("overwrite").parquet(str(folder))
 
 
-def counted(spark: SparkSession, out: Path) -> Figures:
+def counted(spark: SparkSession, out: Path) -> Findings:
     """The figures of the tables in `out`; what is left over, others have to say."""
     from pyspark.sql import functions as f
 
@@ -84,20 +84,20 @@ def counted(spark: SparkSession, out: Path) -> Figures:
     last = verdicts.groupBy("report_id").agg(
         f.max_by("status", "attempt").alias("final"), f.min_by("status", "attempt").alias("first")
     )
-    figures = Figures(retried=spark.read.parquet(str(out / "retries")).count())
+    found = Findings(retried=spark.read.parquet(str(out / "retries")).count())
     for row in last.groupBy("first", "final").count().collect():
-        figures.first[row["first"]] += row["count"]
-        figures.final[row["final"]] += row["count"]
+        found.first[row["first"]] += row["count"]
+        found.final[row["final"]] += row["count"]
     for row in spark.read.parquet(str(out / "alerts")).groupBy("kind", "severity").count().collect():
-        figures.alerts[row["kind"], row["severity"]] = row["count"]
+        found.alerts[row["kind"], row["severity"]] = row["count"]
     for row in spark.read.parquet(str(out / "quarantine")).groupBy("reason").count().collect():
-        figures.quarantine[row["reason"]] += row["count"]
+        found.quarantine[row["reason"]] += row["count"]
     trust = spark.read.parquet(str(out / "trust")).groupBy("affiliate_id").agg(f.sum("delta_hundredths"))
-    figures.trust.update({row[0]: row[1] for row in trust.collect()})
-    return figures
+    found.trust.update({row[0]: row[1] for row in trust.collect()})
+    return found
 
 
-def compared(truth: Truth, found: Figures) -> Iterator[Line]:
+def compared(truth: Truth, found: Findings) -> Iterator[Line]:
     """Every figure beside its truth."""
     yield from _each("first verdict", truth.first, found.first)
     yield from _each("final verdict", truth.final, found.final)

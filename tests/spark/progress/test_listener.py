@@ -15,8 +15,7 @@ from redis import Redis
 from rich.console import Console
 
 from conquiet.queue import connect
-from conquiet.spark.progress.queries import ProgressListener
-from conquiet.spark.progress.view import View
+from conquiet.spark.progress import ProgressListener, View
 from tests.spark.source.queries import Query, fill
 
 

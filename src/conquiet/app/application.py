@@ -1,4 +1,4 @@
-"""The app: where tasks are defined, queued, run and tested."""
+"""The app: where tasks are defined, queued and run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from conquiet.app.calls import CONTEXT, run_job
+from conquiet.app.calls import CONTEXT, run_job, run_job_async
 from conquiet.app.stores import StoreOptions, Stores
 from conquiet.app.task import Task
 from conquiet.app.worker import make_worker
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import JobConfigError, redact
-from conquiet.jobs import AsyncJobStore, Job, JobContext, JobStore, JobWorker, RetrySchedule, WorkerCounts
-from conquiet.testing.trial import assert_found, matching
+from conquiet.jobs import (
+    AsyncJobStore,
+    Job,
+    JobContext,
+    JobStore,
+    JobWorker,
+    PayloadLimits,
+    RetrySchedule,
+    WorkerCounts,
+)
+from conquiet.payload import DEFAULT_LIMITS
 
 __all__ = ["Conquiet"]
 
@@ -34,7 +43,8 @@ class Conquiet:
         self.dsn = dsn
         self.clock: Clock = options.get("clock") or SYSTEM_CLOCK
         self._tasks: dict[str, Task[..., Any]] = {}
-        self.stores = Stores(dsn, options, self._tasks)
+        self.limits: PayloadLimits = options.get("limits", DEFAULT_LIMITS)
+        self._stores = Stores(dsn, options)
 
     def __repr__(self) -> str:
         return f"<Conquiet {redact(self.dsn)!r} with {len(self._tasks)} tasks>"
@@ -106,7 +116,6 @@ class Conquiet:
         `location` ("package.module:app") says where a child process finds the app, if that is not plain.
         `timeout` is for the tasks that have none of their own.
         """
-        self.stores.refuse_inline()
         return make_worker(
             self,
             queues,
@@ -124,6 +133,10 @@ class Conquiet:
         """The handler of a `JobWorker` of your own; in a child process, that of any."""
         run_job(self._tasks, job, context, None)
 
+    async def run_job_async(self, job: Job, context: JobContext) -> None:
+        """The handler of a `JobWorker` of your own with `isolation="async"`."""
+        await run_job_async(self._tasks, job, context)
+
     @property
     def context(self) -> JobContext:
         """Inside a task: its job, `connection` for exactly-once effects, `version` for fencing, `lease_lost`."""
@@ -131,15 +144,6 @@ class Conquiet:
         if context is None:
             raise JobConfigError("there is no job here: app.context is for tasks, while a worker runs them")
         return context
-
-    # -- tests ---------------------------------------------------------------------------------------------------
-
-    def inline(self) -> AbstractContextManager[None]:
-        """Inside the block every enqueue runs its call at once, through JSON and back; what it raises is raised.
-
-        Nothing of it is in the app's store: `connection`, `delay`, `at`, retries and time limits have no effect.
-        """
-        return self.stores.inline()
 
     def drain(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
         """Run what is queued, one job after the other, until nothing is due (or, if told to wait, nothing is left)."""
@@ -154,32 +158,28 @@ class Conquiet:
             return await worker.run_async(until_idle=True, wait_for_delayed=wait_for_delayed)
         return await asyncio.to_thread(self.drain, wait_for_delayed=wait_for_delayed)
 
-    def enqueued(self, task: Task[..., Any], /, *args: Any, **kwargs: Any) -> list[Job]:
-        """The jobs of a task, in whatever state, whose arguments include these."""
-        return matching(self.store, task, task.parameters.partial(args, kwargs))
-
-    def assert_enqueued(self, task: Task[..., Any], /, *args: Any, **kwargs: Any) -> list[Job]:
-        """`enqueued`; AssertionError, with the calls that there are, if there is none."""
-        return assert_found(self.store, task, task.parameters.partial(args, kwargs))
-
     # -- the store -----------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> JobStore:
-        """The store behind the app; inside `inline()` the one in memory that records what was run."""
-        return self.stores.current()
+        """The store behind the app."""
+        return self._stores.current()
 
     async def async_store(self) -> AsyncJobStore:
         """The same store for the event loop that runs here; `close_async` closes it."""
-        return await self.stores.for_loop()
+        return await self._stores.for_loop()
+
+    def use_store(self, store: JobStore) -> AbstractContextManager[None]:
+        """Inside the block the app uses this store in place of its own, on every thread. For tests."""
+        return self._stores.replaced_by(store)
 
     def close(self) -> None:
         """Close the store. Whatever uses the app next opens it again; what was in `memory://` is gone."""
-        self.stores.close()
+        self._stores.close()
 
     async def close_async(self) -> None:
         """`close`, and what the event loop that runs here has opened too."""
-        await self.stores.close_async()
+        await self._stores.close_async()
 
     def __enter__(self) -> Conquiet:
         return self

@@ -54,6 +54,11 @@ class Parameters:
         except TypeError as error:
             raise TaskArgumentError(f"task {self._name!r}: {error}. It takes {self._shown()}") from None
 
+    def stored(self, payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The arguments in a payload, as they are; None if it is not a call of this task."""
+        arguments = payload.get(ARGUMENTS) if task_name(payload) == self._name else None
+        return arguments if isinstance(arguments, dict) else None
+
     def call(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in a job's payload; JobRejectedError if the function does not take them (any more)."""
         stored = payload.get(ARGUMENTS)

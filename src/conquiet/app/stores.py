@@ -1,21 +1,16 @@
-"""Where the calls of an app's tasks are queued: its store, opened at first use, for threads and for event loops."""
+"""The store behind an app: opened at first use, for threads and for event loops."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from conquiet.app.calls import Tasks
-from conquiet.app.task import Task
 from conquiet.clock import Clock
-from conquiet.errors import JobConfigError, PayloadError
 from conquiet.flow import run_async
-from conquiet.jobs import AsyncJobStore, Job, JobStore, NewJob, PayloadLimits, RetrySchedule, open_store
-from conquiet.payload import DEFAULT_LIMITS
-from conquiet.testing.inline import InlineStore
+from conquiet.jobs import AsyncJobStore, JobStore, PayloadLimits, RetrySchedule, open_store
 
 __all__ = ["StoreOptions", "Stores"]
 
@@ -32,81 +27,37 @@ class StoreOptions(TypedDict, total=False):
 
 
 class Stores:
-    def __init__(self, dsn: str, options: StoreOptions, tasks: Tasks) -> None:
+    """The store of an app: for threads one, and one for each event loop."""
+
+    def __init__(self, dsn: str, options: StoreOptions) -> None:
         self._dsn = dsn
         self._options = options
-        self._tasks = tasks
         self._lock = threading.Lock()
         self._store: JobStore | None = None
-        self._inline: InlineStore | None = None
+        self._replacement: JobStore | None = None
         self._async_stores: dict[asyncio.AbstractEventLoop, asyncio.Task[AsyncJobStore]] = {}
 
     def current(self) -> JobStore:
-        return self._opened() if self._inline is None else self._inline.store
-
-    def enqueue(self, task: Task[..., Any], new: NewJob, connection: Any) -> Job:
-        with _arguments_named(task, [new]):
-            if self._inline is not None:
-                return self._inline.run(task, new)
-            return self._opened().enqueue(
-                task.queue,
-                new.payload,
-                id=new.id,
-                priority=new.priority,
-                delay=new.delay,
-                max_retries=new.max_retries,
-                correlation_id=new.correlation_id,
-                connection=connection,
-            )
-
-    async def enqueue_async(self, task: Task[..., Any], new: NewJob, connection: Any) -> Job:
-        with _arguments_named(task, [new]):
-            if self._inline is not None:
-                return await self._inline.run_async(task, new)
-            store = await self.for_loop()
-            return await store.enqueue(
-                task.queue,
-                new.payload,
-                id=new.id,
-                priority=new.priority,
-                delay=new.delay,
-                max_retries=new.max_retries,
-                correlation_id=new.correlation_id,
-                connection=connection,
-            )
-
-    def enqueue_many(self, task: Task[..., Any], news: Sequence[NewJob], connection: Any) -> list[str]:
-        with _arguments_named(task, news):
-            if self._inline is not None:
-                return [self._inline.run(task, new).id for new in news]
-            return self._opened().enqueue_many(task.queue, news, connection=connection)
+        return self._replacement or self._store or self._opened()
 
     @contextmanager
-    def inline(self) -> Iterator[None]:
-        outer, self._inline = (
-            self._inline,
-            InlineStore(self._tasks, self._options.get("limits", DEFAULT_LIMITS)),
-        )
+    def replaced_by(self, store: JobStore) -> Iterator[None]:
+        outer, self._replacement = self._replacement, store
         try:
             yield
         finally:
-            self._inline = outer
-
-    def refuse_inline(self) -> None:
-        if self._inline is not None:
-            raise JobConfigError(
-                "inside inline() there is nothing for a worker: calls are run where they are made"
-            )
+            self._replacement = outer
 
     def _opened(self) -> JobStore:
-        if self._store is None:
-            with self._lock:
-                if self._store is None:
-                    self._store = open_store(self._dsn, **self._options)
-        return self._store
+        with self._lock:
+            if self._store is None:
+                self._store = open_store(self._dsn, **self._options)
+            return self._store
 
     async def for_loop(self) -> AsyncJobStore:
         """The store for the event loop that runs here."""
+        if self._replacement is not None:
+            return AsyncJobStore(self._replacement.dsn, self._replacement.operations.awaiting())
         loop = asyncio.get_running_loop()
         for ended in [other for other in self._async_stores if other.is_closed()]:
             del self._async_stores[ended]
@@ -137,16 +88,3 @@ class Stores:
 
 def _failed(opening: asyncio.Task[AsyncJobStore]) -> bool:
     return opening.done() and (opening.cancelled() or opening.exception() is not None)
-
-
-@contextmanager
-def _arguments_named(task: Task[..., Any], news: Sequence[NewJob]) -> Iterator[None]:
-    """A payload that is refused is told by the argument that is the cause."""
-    try:
-        yield
-    except PayloadError as error:
-        for new in news:
-            named = task.parameters.explain(new.payload, error)
-            if named is not error:
-                raise named from None
-        raise

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from conquiet.app.arguments import RESERVED, Parameters
 from conquiet.checks import MAX_INT, checked_int, checked_name, checked_seconds
-from conquiet.errors import JobConfigError, TaskArgumentError
+from conquiet.errors import JobConfigError, PayloadError, TaskArgumentError
 from conquiet.jobs import Job, NewJob, RetrySchedule
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<task {self.name!r} of queue {self.queue!r}>"
 
+    def arguments_of(self, job: Job) -> Mapping[str, Any] | None:
+        """The arguments in a job of this task; None if it is no job of this task."""
+        return self.parameters.stored(job.payload)
+
     # What a ParamSpec can say ends where options stand beside it: with one of them, the arguments are checked when
     # the call is made, and not before.
     @overload
@@ -146,11 +151,16 @@ class TaskCall(Generic[P, R]):
         self._options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        return self._task.app.stores.enqueue(self._task, self._new(args, kwargs), self._options.connection)
+        new = self._new(args, kwargs)
+        with self._arguments_named([new]):
+            store = self._task.app.store
+            return store.enqueue_job(self._task.queue, new, connection=self._options.connection)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        new, connection = self._new(args, kwargs), self._options.connection
-        return await self._task.app.stores.enqueue_async(self._task, new, connection)
+        new = self._new(args, kwargs)
+        with self._arguments_named([new]):
+            store = await self._task.app.async_store()
+            return await store.enqueue_job(self._task.queue, new, connection=self._options.connection)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[str]:
         if self._options.id is not None:
@@ -161,7 +171,9 @@ class TaskCall(Generic[P, R]):
                 news.append(self._new(*_split(call)))
             except TaskArgumentError as error:
                 raise TaskArgumentError(f"call {number} of enqueue_many: {error}") from None
-        return self._task.app.stores.enqueue_many(self._task, news, self._options.connection)
+        with self._arguments_named(news):
+            store = self._task.app.store
+            return store.enqueue_many(self._task.queue, news, connection=self._options.connection)
 
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         task, options = self._task, self._options
@@ -185,6 +197,18 @@ class TaskCall(Generic[P, R]):
                 f"at= must be a datetime with a time zone (datetime.now(UTC), say), not {at!r}"
             )
         return max(0.0, at.timestamp() - self._task.app.clock.time())
+
+    @contextmanager
+    def _arguments_named(self, news: Sequence[NewJob]) -> Iterator[None]:
+        """Where a payload is refused, the error names the argument that is the cause."""
+        try:
+            yield
+        except PayloadError as error:
+            for new in news:
+                named = self._task.parameters.explain(new.payload, error)
+                if named is not error:
+                    raise named from None
+            raise
 
 
 def _options_in(kwargs: dict[str, Any]) -> EnqueueOptions:

@@ -1,12 +1,22 @@
-"""For tests, ours and yours: clocks that need no real time, for threads, for asyncio and moved by hand.
+"""For tests, ours and yours: calls of an app that run where they are made, and clocks that need no real time.
 
-In modules of their own: `history` (what happened, and whether it may), `recording` (of real stores and queues), `wire` (a
-proxy that cuts connections), `cancelling` (of asyncio calls, at any await), `store_suite`, `verification`.
+In a package of its own, because it needs pytest: `store_suite`, the tests that every job store must pass.
 """
 
 from conquiet.testing.autojump import AutojumpClock
 from conquiet.testing.clock import ManualClock
+from conquiet.testing.inline_mode import inline
+from conquiet.testing.queued_calls import assert_enqueued, enqueued
 from conquiet.testing.virtual import VirtualDriver
 from conquiet.testing.virtual_loop import LoopClock, VirtualLoop
 
-__all__ = ["AutojumpClock", "LoopClock", "ManualClock", "VirtualDriver", "VirtualLoop"]
+__all__ = [
+    "AutojumpClock",
+    "LoopClock",
+    "ManualClock",
+    "VirtualDriver",
+    "VirtualLoop",
+    "assert_enqueued",
+    "enqueued",
+    "inline",
+]

@@ -302,7 +302,7 @@ def test_a_job_can_name_only_a_task_that_the_app_has(job_dsn: str) -> None:
     before = tables(job_dsn)
     try:
         send.enqueue("first")
-        store = app.stores.current()
+        store = app.store
         store.enqueue_many("default", [NewJob(payload, max_retries=3) for payload in payloads])
         send.enqueue("last")
         app.worker(concurrency=2).run_until_idle()

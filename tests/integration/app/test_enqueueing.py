@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from conquiet import Conquiet
 from conquiet.errors import StoreUnavailableError
 from conquiet.jobs import JobState
+from conquiet.testing import assert_enqueued, enqueued
 
 
 def connected(dsn: str) -> Any:
@@ -35,12 +36,12 @@ def test_a_call_is_queued_if_the_callers_transaction_commits(app: Conquiet) -> N
         send.enqueue("ann", connection=connection)
         send.enqueue_many([("bob",), ("cy",)], connection=connection)
         connection.rollback()
-        assert app.enqueued(send) == []
+        assert enqueued(send) == []
         send.enqueue("ann", connection=connection)
         send.options(connection=connection).enqueue("bob")
-        assert app.enqueued(send) == []
+        assert enqueued(send) == []
         connection.commit()
-    assert [job.payload["arguments"]["to"] for job in app.enqueued(send)] == ["ann", "bob"]
+    assert [job.payload["arguments"]["to"] for job in enqueued(send)] == ["ann", "bob"]
     assert app.drain().succeeded == 2
 
 
@@ -56,7 +57,7 @@ def test_the_same_with_sqlalchemy(app: Conquiet) -> None:
         send.enqueue("bob", connection=session)
         session.rollback()
     engine.dispose()
-    assert [job.payload["arguments"]["to"] for job in app.enqueued(send)] == ["ann"]
+    assert [job.payload["arguments"]["to"] for job in enqueued(send)] == ["ann"]
 
 
 def test_a_call_is_not_run_before_its_time(app: Conquiet) -> None:
@@ -74,7 +75,7 @@ def test_a_call_is_not_run_before_its_time(app: Conquiet) -> None:
     while len(seen) < 2:
         app.drain()
     assert seen == ["was due", "in a moment"]
-    assert app.enqueued(note, "in an hour")[0].state is JobState.READY
+    assert enqueued(note, "in an hour")[0].state is JobState.READY
 
 
 def test_on_asyncio(app: Conquiet) -> None:
@@ -109,7 +110,7 @@ def test_on_asyncio_in_the_callers_transaction(postgres_dsn: str) -> None:
             await connection.rollback()
             await send.enqueue_async("cy", connection=connection)
             await connection.commit()
-            found = [job.payload["arguments"]["to"] for job in app.enqueued(send)]
+            found = [job.payload["arguments"]["to"] for job in enqueued(send)]
         assert found == ["ann", "cy"]
 
     asyncio.run(use(Conquiet(postgres_dsn)))
@@ -121,8 +122,8 @@ def test_in_memory_both_see_the_same_jobs(memory: Conquiet) -> None:
 
     for _ in range(3):
         asyncio.run(send.enqueue_async("ann"))
-    assert len(memory.assert_enqueued(send, "ann")) == 3
-    assert len(memory.stores._async_stores) == 1  # event loops that have ended are not kept
+    assert len(assert_enqueued(send, "ann")) == 3
+    assert len(memory._stores._async_stores) == 1  # event loops that have ended are not kept
 
 
 def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Any) -> None:
@@ -141,5 +142,5 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Any) -> None:
         await app.close_async()
 
     asyncio.run(use())
-    assert len(app.enqueued(send)) == 1
+    assert len(enqueued(send)) == 1
     app.close()

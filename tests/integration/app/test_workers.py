@@ -15,6 +15,7 @@ import pytest
 from conquiet import Conquiet
 from conquiet.flow import run
 from conquiet.jobs import JobConfigError, JobState, RetrySchedule
+from conquiet.testing import enqueued, inline
 from tests.integration.app import importable
 
 
@@ -81,7 +82,7 @@ def test_each_task_is_retried_by_its_own_schedule(memory: Conquiet) -> None:
     assert runs == {"never": 1, "often": 6, "as the store says": 4}
     late.enqueue()
     memory.drain()
-    (job,) = memory.enqueued(late)
+    (job,) = enqueued(late)
     assert (job.state, job.retries) == (JobState.READY, 1)
     assert (job.retry_at - job.attempts[0].ended_at).total_seconds() > 1  # else one of 10 million runs
 
@@ -114,13 +115,13 @@ def test_each_task_has_its_own_limit(memory: Conquiet) -> None:
     assert (counts.succeeded, counts.failed) == (1, 3)
     errors = {}
     for task in (hangs, hangs_too, times_out_by_itself):
-        (job,) = memory.enqueued(task)
+        (job,) = enqueued(task)
         assert (job.state, job.attempts[0].category) == (JobState.FAILED, "TIMEOUT")
         errors[task.name] = job.error
     assert "the task ran past its limit of 0.05 s; its thread cannot be stopped" in errors["hangs"]
     assert errors["hangs_too"] == "the task ran past its limit of 0.05 s and was cancelled"
     assert errors["times_out_by_itself"] == "the platform did not answer"
-    assert memory.enqueued(takes_longer)[0].state is JobState.SUCCEEDED
+    assert enqueued(takes_longer)[0].state is JobState.SUCCEEDED
 
 
 @pytest.mark.parametrize("isolation", ["async", "thread"])
@@ -205,7 +206,7 @@ def test_exactly_once_effects(app: Conquiet) -> None:
 def test_in_processes(tmp_path: Path) -> None:
     """A child finds the app by its name in its module."""
     app = importable.app
-    app.dsn = app.stores._dsn = f"sqlite:///{tmp_path}/jobs.db"
+    app.dsn = app._stores._dsn = f"sqlite:///{tmp_path}/jobs.db"
     importable.write.enqueue(str(tmp_path / "here"))
     importable.write_async.enqueue(str(tmp_path / "there"))
     hanging = importable.hang.enqueue(str(tmp_path / "hanging"))
@@ -304,7 +305,7 @@ def test_a_coroutine_from_a_plain_function_is_run_too(memory: Conquiet) -> None:
 
     wrapped.enqueue("by a worker")
     assert memory.drain().succeeded == 1
-    with memory.inline():
+    with inline(memory):
         wrapped.enqueue("inline")
         asyncio.run(wrapped.enqueue_async("inline, in a loop"))
     assert seen == ["by a worker", "inline", "inline, in a loop"]
@@ -328,4 +329,4 @@ def test_a_task_hands_on_in_its_own_transaction(app: Conquiet) -> None:
     first.enqueue(7)
     app.worker().run_until_idle(wait_for_delayed=True)
     assert runs == [1, 2, -7]
-    assert len(app.enqueued(second)) == 1
+    assert len(enqueued(second)) == 1

@@ -13,6 +13,7 @@ import pytest
 from conquiet import Conquiet
 from conquiet.errors import PayloadError, TaskArgumentError
 from conquiet.jobs import JobConfigError, JobState, RetrySchedule
+from conquiet.testing import assert_enqueued, enqueued, inline
 
 
 @pytest.fixture
@@ -28,14 +29,14 @@ def test_inside_inline_an_enqueue_runs_the_call(app: Conquiet) -> None:
     def note(*what: Any) -> None:
         seen.append(what)
 
-    with app.inline():
+    with inline(app):
         job = note.enqueue((1, 2), {"a": (3,)}, delay=1_000)
         assert seen == [([1, 2], {"a": [3]})]  # as it comes back from JSON
         assert job.state is JobState.SUCCEEDED
-        assert app.assert_enqueued(note) == [job]
+        assert assert_enqueued(note) == [job]
         assert len(note.enqueue_many([(4,), (5,)])) == 2
     assert seen[1:] == [(4,), (5,)]
-    assert app.enqueued(note) == []  # nothing of it is in the app's own store
+    assert enqueued(note) == []  # nothing of it is in the app's own store
     note.enqueue(6)
     assert len(seen) == 3
 
@@ -45,14 +46,14 @@ def test_what_the_queue_would_refuse_is_refused_inline(app: Conquiet) -> None:
     def note(what: Any) -> None:
         raise AssertionError("not called")
 
-    with app.inline():
+    with inline(app):
         with pytest.raises(PayloadError, match="the argument 'what' cannot be queued"):
             note.enqueue({1, 2})
         with pytest.raises(TaskArgumentError):
             note.enqueue()
         with pytest.raises(JobConfigError):
             note.enqueue(1, delay=-1)
-        assert app.enqueued(note) == []
+        assert enqueued(note) == []
 
 
 def test_what_a_call_raises_is_raised(app: Conquiet) -> None:
@@ -60,10 +61,10 @@ def test_what_a_call_raises_is_raised(app: Conquiet) -> None:
     def fail() -> None:
         raise LookupError("no such thing")
 
-    with app.inline():
+    with inline(app):
         with pytest.raises(LookupError, match="no such thing"):
             fail.enqueue()
-        (job,) = app.enqueued(fail)
+        (job,) = enqueued(fail)
         assert (job.state, job.error) == (JobState.FAILED, "no such thing")
 
 
@@ -76,13 +77,13 @@ def test_calls_from_within_calls_and_from_several_threads(app: Conquiet) -> None
         if n:
             count_down.enqueue(n - 1)
 
-    with app.inline():
+    with inline(app):
         count_down.enqueue(3)
         assert seen == [3, 2, 1, 0]
         with ThreadPoolExecutor(8) as pool:
             states = {job.state for job in pool.map(count_down.enqueue, [2] * 40)}
         assert states == {JobState.SUCCEEDED}
-        assert (len(seen), len(app.enqueued(count_down, 0))) == (4 + 120, 41)
+        assert (len(seen), len(enqueued(count_down, 0))) == (4 + 120, 41)
 
 
 def test_coroutines_inline(app: Conquiet) -> None:
@@ -102,7 +103,7 @@ def test_coroutines_inline(app: Conquiet) -> None:
         await note.enqueue_async("in the loop")
         await plain.enqueue_async("plain")
 
-    with app.inline():
+    with inline(app):
         note.enqueue("no loop")
         asyncio.run(within_a_loop())
     assert seen == [("no loop", True), ("beside the loop", False), ("in the loop", True), ("plain", True)]
@@ -117,7 +118,7 @@ def test_the_context_is_that_of_the_job(app: Conquiet) -> None:
         with pytest.raises(JobConfigError, match="the store is in memory"):
             _ = app.context.connection
 
-    with app.inline():
+    with inline(app):
         job = look.enqueue()
     look.enqueue()
     assert app.drain().succeeded == 1
@@ -133,11 +134,11 @@ def test_blocks_within_each_other(app: Conquiet) -> None:
     @app.task
     def note() -> None: ...
 
-    with app.inline():
+    with inline(app):
         note.enqueue()
-        with app.inline():
-            assert app.enqueued(note) == []
-        assert len(app.enqueued(note)) == 1
+        with inline(app):
+            assert enqueued(note) == []
+        assert len(enqueued(note)) == 1
         with pytest.raises(JobConfigError, match="inside inline"):
             app.drain()
 
@@ -151,24 +152,24 @@ def test_assert_enqueued_tells_what_is_there(app: Conquiet) -> None:
 
     other.enqueue("ann")
     with pytest.raises(AssertionError, match="^send was not enqueued. Of this task there are no jobs$"):
-        app.assert_enqueued(send)
+        assert_enqueued(send)
     send.enqueue("ann", copies=2)
     send.enqueue("ann", copies=2)
     send.enqueue("bob", "cy")
-    assert len(app.assert_enqueued(send)) == 3
-    assert len(app.assert_enqueued(send, "ann")) == 2
-    assert len(app.assert_enqueued(send, "bob", "cy")) == 1
-    assert len(app.assert_enqueued(send, copies=2)) == 2
-    assert app.enqueued(send, "ann", copies=3) == []
+    assert len(assert_enqueued(send)) == 3
+    assert len(assert_enqueued(send, "ann")) == 2
+    assert len(assert_enqueued(send, "bob", "cy")) == 1
+    assert len(assert_enqueued(send, copies=2)) == 2
+    assert enqueued(send, "ann", copies=3) == []
     with pytest.raises(AssertionError) as caught:
-        app.assert_enqueued(send, "dee")
+        assert_enqueued(send, "dee")
     assert str(caught.value).splitlines() == [
         "send(to='dee') was not enqueued. Of this task there are:",
         "  send(to='ann', copies=2) × 2",
         "  send(to='bob', more=['cy'])",
     ]
     with pytest.raises(TaskArgumentError, match="unexpected keyword argument 'kopies'"):
-        app.assert_enqueued(send, kopies=2)
+        assert_enqueued(send, kopies=2)
 
 
 def test_drain_runs_what_is_due_in_order(app: Conquiet) -> None:
@@ -194,7 +195,7 @@ def test_drain_runs_what_is_due_in_order(app: Conquiet) -> None:
     assert (counts.succeeded, counts.failed) == (4, 1)
     assert seen == ["urgent", "a", "more", "fails", "from within"]
     for what in ("fails", "later"):
-        assert app.enqueued(note, what)[0].state is JobState.READY  # but not due
+        assert enqueued(note, what)[0].state is JobState.READY  # but not due
     assert app.drain().claimed == 0
 
 

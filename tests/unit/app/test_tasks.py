@@ -14,7 +14,7 @@ import pytest
 from conquiet import Conquiet, ConquietError
 from conquiet.errors import PayloadError, TaskArgumentError
 from conquiet.jobs import DuplicateJobError, JobConfigError, JobState, PayloadLimits, RetrySchedule
-from conquiet.testing import ManualClock
+from conquiet.testing import ManualClock, enqueued
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_later(app: Conquiet) -> None:
         "options": now + timedelta(seconds=5),
     }
     send.enqueue_many([("many",)], delay=7)
-    assert app.enqueued(send, "many")[0].retry_at == now + timedelta(seconds=7)
+    assert enqueued(send, "many")[0].retry_at == now + timedelta(seconds=7)
 
 
 @pytest.mark.parametrize(

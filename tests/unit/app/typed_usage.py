@@ -8,6 +8,7 @@ from typing import assert_type
 from conquiet import Conquiet
 from conquiet.app import Task
 from conquiet.jobs import Job, JobWorker, RetrySchedule, WorkerCounts
+from conquiet.testing import assert_enqueued
 
 app = Conquiet("memory://", retry=RetrySchedule(max_retries=1))
 Conquiet("memory://", retries=3)  # error: call-arg
@@ -40,7 +41,7 @@ async def use() -> None:
     assert_type(plain.enqueue_many([("ann",), {"to": "bob"}], delay=3), list[str])
     assert_type(app.worker({"mails": 3, "default": None}), JobWorker)
     assert_type(app.drain(), WorkerCounts)
-    assert_type(app.assert_enqueued(plain, "ann"), list[Job])
+    assert_type(assert_enqueued(plain, "ann"), list[Job])
     assert_type(app.tasks["plain"].name, str)
     kept: Task[[str], object] = waiting
     kept.enqueue("ann")

@@ -80,6 +80,8 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
         yield from _members(thing)
     elif callable(thing):
         yield f"### {name}\n\n`{name}{_signature(thing)}`\n\n{_text(thing)}\n\n"
+    elif name == "__version__":
+        yield f"### {name}\n\nThe version of the package, a `str`.\n\n"  # not its value: a release changes one line
     elif isinstance(thing, int | str):
         yield f"### {name}\n\n`{thing!r}`\n\n"
     else:
@@ -115,7 +117,7 @@ def _signature(thing: Any) -> str:
         return "(…)"
     kept = [one for one in found.parameters.values() if one.name != "self"]
     text = str(found.replace(parameters=kept, return_annotation=inspect.Signature.empty))
-    text = re.sub(r"<(?:function|object|factory)[^>]*>|<[^<>]* at 0x[0-9a-f]+>", "…", text)
+    text = re.sub(r"<(?:[^<>]|<[^<>]*>)* at 0x[0-9a-f]+>|<(?:object|factory)[^>]*>", "…", text)
     text = re.sub(r"(?:[a-z_]+\.)+([A-Z])", r"\1", text).replace("'", "")
     return text if len(text) <= 400 else "(…)"
 

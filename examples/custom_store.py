@@ -1,8 +1,9 @@
 """A job store of your own, and the suite that says whether it keeps the promises of a job store.
 
 This one is the store in memory with a journal: every job's way through its states, as an auditor would want it. A
-back end is one class (`conquiet.jobs.backends.protocol.Backend`: each method one atomic step); checks, JSON, retries and errors
-come from `JobOperations`. The suite is what the stores of conquiet itself have to pass.
+back end is one class (`conquiet.jobs.backends.Backend`: each method one atomic step), registered under the scheme of its
+DSNs; checks, JSON, retries and errors are the same for every store. The suite is what the stores of conquiet itself have
+to pass.
 
 Prints:
 
@@ -11,15 +12,15 @@ Prints:
 """
 
 import os
-import random
 import sys
 from contextlib import redirect_stdout
 
 import pytest
 
-from conquiet.jobs import JobStore, PayloadLimits, RetrySchedule
+from conquiet.clock import SYSTEM_CLOCK
+from conquiet.jobs import JobStore, open_store
+from conquiet.jobs.backends import register
 from conquiet.jobs.backends.memory import MemoryBackend
-from conquiet.jobs.operations import JobOperations
 from conquiet.testing import ManualClock
 from conquiet.testing.store_suite import StoreSuite
 
@@ -50,15 +51,24 @@ class Stores:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.backend = JournalBackend(self.clock)
+        self.dsn = f"journal://{len(JOURNALS)}"
 
     def open(self, **options) -> JobStore:
-        settings = {"retry": RetrySchedule(), "random": random.random, "max_lease_expiries": 20}
-        operations = JobOperations(self.backend, **{**settings, "limits": PayloadLimits(), **options})
-        return JobStore("journal://", operations, "auto")
+        return open_store(self.dsn, clock=self.clock, **options)
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+
+JOURNALS: dict[str, JournalBackend] = {}
+
+
+def open_journal(dsn, *, clock, awaits):
+    """The back end of that name. Its steps never wait: threads and asyncio (`awaits`) can share it."""
+    return JOURNALS.setdefault(dsn, JournalBackend(clock or SYSTEM_CLOCK))
+
+
+register("journal", open_journal, "journal://name")
 
 
 class TestJournal(StoreSuite):
@@ -68,11 +78,10 @@ class TestJournal(StoreSuite):
 
 
 if __name__ == "__main__":
-    stores = Stores()
-    store = stores.open()
+    store = open_store("journal://orders")
     store.enqueue("orders", {"order": 1})
     store.nack(store.claim("orders")[0], "no such order", retryable=False)
-    print("the journal:", ", ".join(state for _, state in stores.backend.journal))
+    print("the journal:", ", ".join(state for _, state in JOURNALS["journal://orders"].journal))
     with redirect_stdout(sys.stderr):
         code = pytest.main([__file__, "-q", "-c", os.devnull, "-p", "no:cacheprovider"])
     print("the conformance suite:", "passed" if code == 0 else f"failed ({code})")

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "utc"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "on_grid", "utc"]
 
 
 class Parker:
@@ -74,3 +74,12 @@ SYSTEM_CLOCK = SystemClock()
 def utc(seconds: float) -> datetime:
     """A wall time as the aware UTC datetime in which conquiet shows and stores it."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def on_grid(seconds: float) -> float:
+    """A time to the microsecond, as a datetime shows it.
+
+    Stores that keep times as floats compare these alone. Otherwise a lease could end a fraction of a microsecond before
+    the time that it shows, and two workers hold valid leases of one job.
+    """
+    return round(seconds, 6)

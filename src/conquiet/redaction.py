@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
-__all__ = ["impossible_host", "impossible_text", "misread_url", "printable", "redact", "redact_dsn"]
+__all__ = [
+    "impossible_host",
+    "impossible_text",
+    "misread_url",
+    "printable",
+    "redact",
+    "redact_dsn",
+    "without_password",
+]
 
+E = TypeVar("E", bound=BaseException)
+
+# What libpq quotes after these is the name of an option, not a piece of a password.
+_NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
 # In two steps, each of them linear: texts of any size and origin go through here.
 _UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
 _URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
@@ -37,6 +50,20 @@ def redact_dsn(dsn: str) -> str:
         shown = start[0] if start else ""
         place = f"{shown}{'' if shown == before else ':***'}@{place}"
     return printable(place)
+
+
+def without_password(error: E) -> E:
+    """`error`, or one in its place that can be shown: libpq quotes the piece of a DSN that it cannot read.
+
+    That is a psycopg.ProgrammingError without a code of the server; known by its name, because psycopg is optional.
+    """
+    if type(error).__name__ != "ProgrammingError" or getattr(error, "sqlstate", "") is not None:
+        return error
+    text = str(error).strip()
+    if not text.startswith(_NAMES_AN_OPTION):
+        start, quote, _ = text.partition('"')
+        text = start + ("(not shown: it may be a part of the password)" if quote else "")
+    return type(error)(redact(text))
 
 
 def printable(text: str) -> str:

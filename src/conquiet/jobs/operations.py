@@ -16,7 +16,7 @@ from conquiet.checks import (
     checked_queues,
     checked_seconds,
 )
-from conquiet.clock import utc
+from conquiet.clock import on_grid, utc
 from conquiet.errors import (
     IllegalTransitionError,
     JobConfigError,
@@ -28,7 +28,7 @@ from conquiet.errors import (
 from conquiet.flow import Flow
 from conquiet.jobs.backends.damage import UNREADABLE, failed, shown_job
 from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
-from conquiet.jobs.backends.rows import job_of, on_grid
+from conquiet.jobs.backends.rows import job_of
 from conquiet.jobs.error_text import error_text
 from conquiet.jobs.ids import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult

@@ -9,14 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote
 
-from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.errors import JobConfigError, MissingDependencyError
+from conquiet.clock import Clock
 from conquiet.flow import Signal, run, run_async
-from conquiet.jobs.backends.memory import MemoryBackend
 from conquiet.jobs.backends.protocol import Backend
-from conquiet.jobs.backends.sqlite.backend import SqliteBackend
+from conquiet.jobs.backends.registry import backend_at
 from conquiet.jobs.model import (
     Job,
     JobState,
@@ -29,7 +26,6 @@ from conquiet.jobs.model import (
 )
 from conquiet.jobs.operations import JobOperations
 from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
-from conquiet.redaction import misread_url, redact_dsn
 
 __all__ = ["AsyncJobStore", "JobStore", "migrate", "migration_plan", "open_async_store", "open_store"]
 
@@ -46,12 +42,13 @@ def open_store(
     limits: PayloadLimits = DEFAULT_LIMITS,
     migrate: str = "auto",
 ) -> JobStore:
-    """The store at `dsn`: `sqlite:///file.db`, `postgresql://…`, or `memory://` (ephemeral, for tests).
+    """The store at `dsn`: `sqlite:///file.db`, `postgresql://…`, `memory://` (ephemeral, for tests), or of a scheme
+    that was registered with `conquiet.jobs.backends.register`.
 
     `migrate="auto"` gives an empty database the schema; one with another version is refused until `migrate()`.
     `clock` is for the stores that have none of their own (memory, SQLite); `random` feeds the retries' jitter.
     """
-    backend = _backend(dsn, clock, awaits=False)
+    backend = backend_at(dsn, clock, awaits=False)
     return JobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits), migrate)
 
 
@@ -66,7 +63,7 @@ async def open_async_store(
     migrate: str = "auto",
 ) -> AsyncJobStore:
     """`open_store` for asyncio."""
-    backend = _backend(dsn, clock, awaits=True)
+    backend = backend_at(dsn, clock, awaits=True)
     store = AsyncJobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits))
     await run_async(backend.open(migrate))
     return store
@@ -77,7 +74,7 @@ def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
 
     For a database that `open_store` refuses; a store that is open has `migrate()` too.
     """
-    backend = _backend(dsn, None, awaits=False)
+    backend = backend_at(dsn, None, awaits=False)
     try:
         return run(backend.migrate(target))
     finally:
@@ -86,7 +83,7 @@ def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
 
 def migration_plan(dsn: str, target: int | None = None) -> Sequence[tuple[str, str]]:
     """The steps that `migrate(dsn, target)` would take now, as (name, SQL). Nothing is changed or created."""
-    backend = _backend(dsn, None, awaits=False)
+    backend = backend_at(dsn, None, awaits=False)
     try:
         return run(backend.plan(target))
     finally:
@@ -106,36 +103,6 @@ def _operations(
         random=random or random_module.random,
         max_lease_expiries=max_lease_expiries,
         limits=limits,
-    )
-
-
-def _backend(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
-    scheme, found, rest = dsn.partition("://")
-    if scheme == "memory" and found and not rest:
-        return MemoryBackend(clock or SYSTEM_CLOCK)
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        path, _, options = rest[1:].partition("?")
-        synchronous = {"": "FULL", "synchronous=FULL": "FULL", "synchronous=NORMAL": "NORMAL"}.get(options)
-        if synchronous and path != ":memory:":
-            return SqliteBackend(unquote(path), clock or SYSTEM_CLOCK, synchronous=synchronous, awaits=awaits)
-    if scheme in ("postgresql", "postgres") and found:
-        if misread := misread_url(dsn):
-            raise JobConfigError(
-                f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL ({misread}): write it as "
-                "postgresql://user:password@host:5432/database"
-            )
-        if clock is not None:
-            raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
-        try:
-            from conquiet.jobs.backends.postgres.backend import PostgresBackend
-        except ImportError as error:
-            raise MissingDependencyError(
-                'psycopg is not installed: pip install "conquiet[postgres]"'
-            ) from error
-        return PostgresBackend(dsn, awaits=awaits)
-    raise JobConfigError(
-        f"{redact_dsn(dsn)!r} names no job store: use sqlite:///jobs.db (or sqlite:////absolute/path.db), "
-        "postgresql://user:password@host/database, or memory:// for tests (nothing survives the process)"
     )
 
 

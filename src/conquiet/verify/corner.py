@@ -83,7 +83,7 @@ def _schema(dsn: str) -> Iterator[str]:
     import psycopg
     from psycopg import sql
 
-    from conquiet.jobs.backends.postgres import without_password
+    from conquiet.redaction import without_password
 
     name = f"conquiet_verify_{secrets.token_hex(6)}"
 

@@ -1,5 +1,14 @@
-"""Where jobs are kept: the protocol of a back end, and those that come with conquiet."""
+"""Where jobs are kept: what a back end does, and how one is registered under the scheme of its DSNs."""
 
+from conquiet.jobs.backends.memory import open_memory
+from conquiet.jobs.backends.postgres.dsn import open_postgres
 from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.registry import Opener, register
+from conquiet.jobs.backends.sqlite.backend import open_sqlite
 
-__all__ = ["Backend", "Claim", "Inserted", "JobRow", "NewRow", "Settlement"]
+__all__ = ["Backend", "Claim", "Inserted", "JobRow", "NewRow", "Opener", "Settlement", "register"]
+
+register("sqlite", open_sqlite, "sqlite:///jobs.db (or sqlite:////absolute/path.db)")
+register("postgresql", open_postgres, "postgresql://user:password@host/database")
+register("postgres", open_postgres, "postgresql://user:password@host/database")
+register("memory", open_memory, "memory:// for tests (nothing survives the process)")

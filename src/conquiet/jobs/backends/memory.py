@@ -8,17 +8,24 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from conquiet.clock import Clock
+from conquiet.clock import SYSTEM_CLOCK, Clock, on_grid
 from conquiet.errors import JobConfigError
 from conquiet.flow import Flow, Signal, Sleep
 from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
-from conquiet.jobs.backends.rows import EXPIRED_ERROR, attempt_json, duplicate_error, duplicates, on_grid
+from conquiet.jobs.backends.registry import names_no_store
+from conquiet.jobs.backends.rows import EXPIRED_ERROR, attempt_json, duplicate_error, duplicates
 from conquiet.jobs.backends.wakeups import Wakeups
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 
-__all__ = ["MemoryBackend"]
+__all__ = ["MemoryBackend", "open_memory"]
 
 READY, IN_FLIGHT, FAILED, SUCCEEDED = (state.value for state in JobState)
+
+
+def open_memory(dsn: str, /, *, clock: Clock | None, awaits: bool) -> MemoryBackend:
+    if dsn != "memory://":
+        raise names_no_store(dsn)
+    return MemoryBackend(clock or SYSTEM_CLOCK)
 
 
 class _Entry:

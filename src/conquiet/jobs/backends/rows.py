@@ -26,7 +26,6 @@ __all__ = [
     "duplicates",
     "job_of",
     "leased_row",
-    "on_grid",
     "ready_place",
 ]
 
@@ -39,15 +38,6 @@ STATES = {state.value: state for state in JobState}
 _STORED_ATTEMPTS = msgspec.json.Decoder(
     list[tuple[int, str, float, float, str, str | None, str | None, str | None]]
 )
-
-
-def on_grid(seconds: float) -> float:
-    """A time as jobs show it, to the microsecond.
-
-    Stores that keep times as floats decide by these alone. Otherwise a lease could be over a fraction of a
-    microsecond before the time at which it is said to be, and two workers hold valid leases of one job.
-    """
-    return round(seconds, 6)
 
 
 def job_of(row: JobRow) -> Job:

@@ -121,7 +121,7 @@ class PostgresOutputs:
         try:
             import psycopg
 
-            from conquiet.jobs.backends.postgres import without_password
+            from conquiet.redaction import without_password
         except ImportError as error:
             raise MissingDependencyError(
                 'psycopg is not installed: pip install "conquiet[postgres]"'

@@ -15,8 +15,7 @@ import pyarrow as pa
 from psycopg import errors as pg
 
 from conquiet.errors import StoreUnavailableError, redact
-from conquiet.jobs.backends.postgres import without_password
-from conquiet.redaction import redact_dsn
+from conquiet.redaction import redact_dsn, without_password
 from conquiet.spark.sink.copy_text import copy_lines
 from conquiet.spark.sink.job_rows import COLUMNS
 from conquiet.spark.sink.jobs import staging_lost

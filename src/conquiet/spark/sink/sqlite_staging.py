@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from conquiet.clock import SYSTEM_CLOCK
-from conquiet.jobs.backends.rows import on_grid
+from conquiet.clock import SYSTEM_CLOCK, on_grid
 from conquiet.spark.sink.jobs import staging_lost
 from conquiet.spark.sink.options import JobOptions
 from conquiet.spark.sink.writers import Batch

@@ -24,14 +24,13 @@ from conquiet.errors import (
 from conquiet.flow import Call, Flow
 from conquiet.jobs.backends.damage import Unreadable
 from conquiet.jobs.backends.postgres.listener import AsyncListener, Listener, is_quiet
-from conquiet.redaction import redact_dsn
+from conquiet.redaction import redact_dsn, without_password
 
-__all__ = ["ENQUEUE", "PostgresConnections", "read_one_by_one", "without_password"]
+__all__ = ["ENQUEUE", "PostgresConnections", "read_one_by_one"]
 
 ENQUEUE = "enqueue"  # the one step of which a taken id is the caller's own affair
 
 _CHANNEL = "conquiet_jobs"
-_NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
 # A server that went away without a word must not hold a worker for as long as TCP would; the DSN may say otherwise.
 _CONNECTION = {
     "connect_timeout": 10,
@@ -50,17 +49,6 @@ _SETS = (
     "SET tcp_keepalives_idle TO 10; SET tcp_keepalives_interval TO 5; SET tcp_keepalives_count TO 3"
 )
 _INHERITED: list[Any] = []  # a parent's connections, kept alive untouched in its fork
-
-
-def without_password(error: psycopg.Error) -> psycopg.Error:
-    """`error`, or one in its place: of a DSN that it cannot read, libpq quotes the piece that it stumbled over."""
-    text = str(error).strip()
-    if not isinstance(error, psycopg.ProgrammingError) or error.sqlstate is not None:
-        return error
-    if not text.startswith(_NAMES_AN_OPTION):
-        start, quote, _ = text.partition('"')
-        text = start + ("(not shown: it may be a part of the password)" if quote else "")
-    return psycopg.ProgrammingError(redact(text))
 
 
 class PostgresConnections:

@@ -9,19 +9,29 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
-from conquiet.clock import Clock
+from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.flow import Call, Flow, Signal, Sleep
 from conquiet.jobs.backends.damage import shown_name
 from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.registry import names_no_store
 from conquiet.jobs.backends.sqlite.steps import SqliteSteps
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 
-__all__ = ["SqliteBackend"]
+__all__ = ["SqliteBackend", "open_sqlite"]
 
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.025  # how often an idle worker looks whether another process has written
+
+
+def open_sqlite(dsn: str, /, *, clock: Clock | None, awaits: bool) -> SqliteBackend:
+    path, _, options = dsn.removeprefix("sqlite://").partition("?")
+    synchronous = {"": "FULL", "synchronous=FULL": "FULL", "synchronous=NORMAL": "NORMAL"}.get(options)
+    if not path.startswith("/") or path in ("/", "/:memory:") or synchronous is None:
+        raise names_no_store(dsn)
+    return SqliteBackend(unquote(path[1:]), clock or SYSTEM_CLOCK, synchronous=synchronous, awaits=awaits)
 
 
 class SqliteBackend(SqliteSteps):

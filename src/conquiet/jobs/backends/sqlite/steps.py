@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from conquiet.clock import Clock
+from conquiet.clock import Clock, on_grid
 from conquiet.jobs.backends import schema
 from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.backends.rows import (
@@ -21,7 +21,6 @@ from conquiet.jobs.backends.rows import (
     duplicate_error,
     duplicates,
     leased_row,
-    on_grid,
     ready_place,
 )
 from conquiet.jobs.backends.sql_files import load, migrations

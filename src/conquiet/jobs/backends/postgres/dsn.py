@@ -1,0 +1,25 @@
+"""The PostgreSQL store that a DSN names."""
+
+from __future__ import annotations
+
+from conquiet.clock import Clock
+from conquiet.errors import JobConfigError, MissingDependencyError
+from conquiet.jobs.backends.protocol import Backend
+from conquiet.redaction import misread_url, redact_dsn
+
+__all__ = ["open_postgres"]
+
+
+def open_postgres(dsn: str, /, *, clock: Clock | None, awaits: bool) -> Backend:
+    if misread := misread_url(dsn):
+        raise JobConfigError(
+            f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL ({misread}): write it as "
+            "postgresql://user:password@host:5432/database"
+        )
+    if clock is not None:
+        raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
+    try:
+        from conquiet.jobs.backends.postgres.backend import PostgresBackend
+    except ImportError as error:
+        raise MissingDependencyError('psycopg is not installed: pip install "conquiet[postgres]"') from error
+    return PostgresBackend(dsn, awaits=awaits)

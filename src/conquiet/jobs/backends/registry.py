@@ -1,0 +1,48 @@
+"""Which back end a DSN names: one is registered for each scheme."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from conquiet.clock import Clock
+from conquiet.errors import JobConfigError
+from conquiet.jobs.backends.protocol import Backend
+from conquiet.redaction import redact_dsn
+
+__all__ = ["Opener", "backend_at", "names_no_store", "register"]
+
+
+class Opener(Protocol):
+    """Makes the back end at `dsn`. It does not connect yet: `Backend.open` does."""
+
+    def __call__(self, dsn: str, /, *, clock: Clock | None, awaits: bool) -> Backend:
+        """`clock` is what `open_store` was given. With `awaits` the flows of the back end are driven by asyncio, and
+        what they call may be coroutine functions."""
+
+
+class _Scheme(NamedTuple):
+    opener: Opener
+    form: str
+
+
+_SCHEMES: dict[str, _Scheme] = {}
+
+
+def register(scheme: str, opener: Opener, form: str) -> None:
+    """Open `scheme://…` with `opener`, in place of the one that was registered for this scheme before.
+
+    `form` is what such a DSN looks like: the error about a DSN that names no store lists the forms of all schemes.
+    """
+    _SCHEMES[scheme] = _Scheme(opener, form)
+
+
+def backend_at(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
+    scheme, found, _ = dsn.partition("://")
+    if not found or scheme not in _SCHEMES:
+        raise names_no_store(dsn)
+    return _SCHEMES[scheme].opener(dsn, clock=clock, awaits=awaits)
+
+
+def names_no_store(dsn: str) -> JobConfigError:
+    *forms, last = dict.fromkeys(scheme.form for scheme in _SCHEMES.values())
+    return JobConfigError(f"{redact_dsn(dsn)!r} names no job store: use {', '.join(forms)}, or {last}")

@@ -6,7 +6,7 @@ from tests.mutants.mutation import Mutant, mutant
 
 MEMORY = "conquiet.jobs.backends.memory:"
 OPERATIONS = "conquiet.jobs.operations:"
-WORKING = "conquiet.jobs.worker.run:Working."
+WORKER_RUN = "conquiet.jobs.worker.run:WorkerRun."
 CONNECTOR = "conquiet.connectors.jobs:_Jobs."
 
 MUTANTS: list[Mutant] = [
@@ -200,33 +200,37 @@ MUTANTS: list[Mutant] = [
         "jobs",
         ("unhandled-ack",),
         (
-            f"{WORKING}_run_job",
+            f"{WORKER_RUN}_run_job",
             "held.started = True",
-            "held.started = True\n        self._settling.add(held, Execution(held.context.job))",
+            "held.started = True\n        self._committer.add(held, Execution(held.context.job))",
         ),
     ),
     mutant(
         "what a stopping worker has not begun is acknowledged",
         "jobs",
         ("unhandled-ack",),
-        (f"{WORKING}_run_job", "Execution(held.context.job, given_back=True)", "Execution(held.context.job)"),
         (
-            f"{WORKING}_finish",
-            "self._settling.add(held, Execution(held.context.job, given_back=True))",
-            "self._settling.add(held, Execution(held.context.job))",
+            f"{WORKER_RUN}_run_job",
+            "Execution(held.context.job, given_back=True)",
+            "Execution(held.context.job)",
+        ),
+        (
+            f"{WORKER_RUN}_finish",
+            "self._committer.add(held, Execution(held.context.job, given_back=True))",
+            "self._committer.add(held, Execution(held.context.job))",
         ),
     ),
     mutant(
         "work that waits for its turn is not kept alive",
         "jobs",
         ("lapsed",),
-        (f"{WORKING}_keep", "if not item.lost]", "if not item.lost and item.started]"),
+        (f"{WORKER_RUN}_keep", "if not item.lost]", "if not item.lost and item.started]"),
     ),
     mutant(
         "a handler that fails is acknowledged",
         "jobs",
         ("unhandled-ack",),
-        ("conquiet.jobs.worker.committer:Settling._settle", "elif ended.error is None:", "elif True:"),
+        ("conquiet.jobs.worker.committer:Committer._settle", "elif ended.error is None:", "elif True:"),
     ),
     # -- the engine
     mutant(

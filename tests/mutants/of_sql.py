@@ -204,7 +204,7 @@ MUTANTS: list[Mutant] = [
         "transactions",
         ("unhandled-ack",),
         (
-            "conquiet.jobs.worker.committer:Settling._settle",
+            "conquiet.jobs.worker.committer:Committer._settle",
             "yield from self._settle_unknown(held)",
             "acks.append(held)",
         ),

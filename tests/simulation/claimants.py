@@ -14,7 +14,8 @@ from conquiet.flow import Cancelled, Child, Flow, Sleep, ThreadCalls
 from conquiet.jobs import Job, JobContext, Nack, NewJob
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.worker.execution import Executor
-from conquiet.jobs.worker.run import WorkerSettings, Working
+from conquiet.jobs.worker.plan import HandlerPlans
+from conquiet.jobs.worker.run import WorkerRun, WorkerSettings
 from conquiet.task.loop import ConsumeLoop, Source
 from conquiet.task.mixins.policies import (
     BatchPolicy,
@@ -124,17 +125,17 @@ class WorkerProcess(Claimant):
         handle, isolation = (
             (self.work.do_in_transaction, "thread") if self.work.in_transactions else (self.work.do, "async")
         )
-        executor = Executor(handle, self.operations, isolation, lambda job: timeout, lambda job: None)
-        self.working = Working(self.operations, executor, settings, self.process.clock, chance.random)
+        executor = Executor(HandlerPlans(handle, timeout), self.operations, isolation)
+        self.run = WorkerRun(self.operations, executor, settings, self.process.clock, chance.random)
 
     def live(self) -> Flow[None]:
-        counts = yield from self.working.run(False, False)
-        ends = counts.succeeded + counts.failed + counts.released + counts.lost + len(self.working._held)
+        counts = yield from self.run.run(False, False)
+        ends = counts.succeeded + counts.failed + counts.released + counts.lost + len(self.run._held)
         if counts.claimed != ends:
             self.work.witness.broken("counts", None, f"{self.process.name}: {counts}")
 
     def stop(self) -> None:
-        self.working.stop()
+        self.run.stop()
 
 
 class EngineProcess(Claimant):

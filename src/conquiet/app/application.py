@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from conquiet.app.calls import CONTEXT, run_job, run_job_async
+from conquiet.app.calls import CONTEXT, find_task, run_call, run_call_async
 from conquiet.app.stores import StoreOptions, Stores
 from conquiet.app.task import Task
 from conquiet.app.worker import make_worker
@@ -131,11 +131,11 @@ class Conquiet:
 
     def run_job(self, job: Job, context: JobContext) -> None:
         """The handler of a `JobWorker` of your own; in a child process, that of any."""
-        run_job(self._tasks, job, context, None)
+        run_call(find_task(self._tasks, job), job, context)
 
     async def run_job_async(self, job: Job, context: JobContext) -> None:
         """The handler of a `JobWorker` of your own with `isolation="async"`."""
-        await run_job_async(self._tasks, job, context)
+        await run_call_async(find_task(self._tasks, job), job, context)
 
     @property
     def context(self) -> JobContext:

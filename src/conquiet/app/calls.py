@@ -14,7 +14,7 @@ from conquiet.app.task import Task
 from conquiet.errors import CallTimeoutError, JobRejectedError
 from conquiet.jobs import Job, JobContext
 
-__all__ = ["CONTEXT", "Tasks", "find_task", "run_job", "run_job_async"]
+__all__ = ["CONTEXT", "Tasks", "find_task", "run_call", "run_call_async"]
 
 CONTEXT: ContextVar[JobContext] = ContextVar("conquiet_job_context")
 
@@ -37,9 +37,8 @@ def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
     return task
 
 
-def run_job(tasks: Tasks, job: Job, context: JobContext, limit: float | None) -> None:
+def run_call(task: Task[..., Any], job: Job, context: JobContext, limit: float | None = None) -> None:
     """On a thread or in a process of its own. A coroutine has an event loop to itself, and is cancelled at `limit`."""
-    task = find_task(tasks, job)
     args, kwargs = task.parameters.call(job.payload)
     token = CONTEXT.set(context)
     try:
@@ -52,8 +51,7 @@ def run_job(tasks: Tasks, job: Job, context: JobContext, limit: float | None) ->
         CONTEXT.reset(token)
 
 
-async def run_job_async(tasks: Tasks, job: Job, context: JobContext) -> None:
-    task = find_task(tasks, job)
+async def run_call_async(task: Task[..., Any], job: Job, context: JobContext) -> None:
     args, kwargs = task.parameters.call(job.payload)
     token = CONTEXT.set(context)
     try:

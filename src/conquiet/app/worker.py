@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from conquiet.app.calls import Tasks, find_task, run_job, run_job_async
+from conquiet.app.calls import Tasks, find_task, run_call, run_call_async
 from conquiet.app.task import Task
 from conquiet.checks import checked_queues, checked_seconds
-from conquiet.errors import JobConfigError, JobRejectedError
-from conquiet.jobs import Job, JobContext, JobWorker, RetrySchedule
+from conquiet.errors import JobConfigError
+from conquiet.jobs import Job, JobContext, JobPlan, JobPlans, JobWorker
 
 if TYPE_CHECKING:
     from conquiet.app.application import Conquiet
@@ -48,53 +48,52 @@ def make_worker(
         if timeout is None
         else checked_seconds("timeout", timeout, above_zero=True, error=JobConfigError)
     )
-    running = _Running(app.tasks, default)
+    child = _ChildHandler(app, location) if isolation == "process" else None
     return JobWorker(
         app.store,
-        _ChildHandler(app, location) if isolation == "process" else running.handler(isolation),
+        _TaskPlans(app.tasks, isolation, default, child),
         queues=names if queues is None else queues,
         isolation=isolation,
-        execution_timeout=running.thread_limit if isolation == "thread" else running.limit,
-        retry_delays=running.retry_delays,
         **settings,
     )
 
 
-class _Running:
-    """What a worker asks about a job. One whose task is not known has no limit and no schedule: it fails at once."""
+class _TaskPlans(JobPlans):
+    """Finds the task of a job, and with it how the job is run. A job without a task fails at once, for good."""
 
-    def __init__(self, tasks: Tasks, default_limit: float | None) -> None:
+    def __init__(
+        self, tasks: Tasks, isolation: str, default_limit: float | None, child: _ChildHandler | None
+    ) -> None:
         self._tasks = tasks
+        self._isolation = isolation
         self._default_limit = default_limit
+        self._child = child
+        self._plans: dict[Task[..., Any], JobPlan] = {}  # by the task itself: its name may be defined again
 
-    def handler(self, isolation: str) -> Any:
+    def plan(self, job: Job) -> JobPlan:
+        task = find_task(self._tasks, job)
+        return self._plans.get(task) or self._plans.setdefault(task, self._plan_of(task))
+
+    def handlers(self, queues: Sequence[str]) -> Iterable[Callable[..., Any]]:
+        return () if self._child is None else (self._child,)
+
+    def _plan_of(self, task: Task[..., Any]) -> JobPlan:
+        limit = self._default_limit if task.timeout is None else task.timeout
+        if self._child is not None:
+            return JobPlan(self._child, limit, task.retry)
+
         def run(job: Job, context: JobContext) -> None:
-            run_job(self._tasks, job, context, self.limit(job))
+            run_call(task, job, context, limit)
 
         async def run_async(job: Job, context: JobContext) -> None:
-            await run_job_async(self._tasks, job, context)
+            await run_call_async(task, job, context)
 
         run.__qualname__ = run_async.__qualname__ = "the task"  # as messages about its time limit call it
-        return run_async if isolation == "async" else run
-
-    def limit(self, job: Job) -> float | None:
-        task = self._task(job)
-        return self._default_limit if task is None or task.timeout is None else task.timeout
-
-    def thread_limit(self, job: Job) -> float | None:
-        """A coroutine on a thread is cancelled at its limit; its thread is given up if it does not end by that."""
-        task, limit = self._task(job), self.limit(job)
-        return limit + _BLOCKED_SECONDS if limit is not None and task is not None and task.is_async else limit
-
-    def retry_delays(self, job: Job) -> RetrySchedule | None:
-        task = self._task(job)
-        return None if task is None else task.retry
-
-    def _task(self, job: Job) -> Task[..., Any] | None:
-        try:
-            return find_task(self._tasks, job)
-        except JobRejectedError:
-            return None
+        if self._isolation == "async":
+            return JobPlan(run_async, limit, task.retry)
+        # A coroutine on a thread is cancelled at its limit; its thread is given up if it does not end by that.
+        grace = _BLOCKED_SECONDS if task.is_async else 0.0
+        return JobPlan(run, None if limit is None else limit + grace, task.retry)
 
 
 def _isolation(tasks: Iterable[Task[..., Any]], wanted: str | None) -> str:

@@ -34,9 +34,7 @@ from conquiet.jobs.store import (
     open_store,
 )
 from conquiet.jobs.transitions import TRANSITIONS, Transition, targets
-from conquiet.jobs.worker.execution import JobContext
-from conquiet.jobs.worker.run import WorkerCounts
-from conquiet.jobs.worker.worker import JobWorker
+from conquiet.jobs.worker import JobContext, JobPlan, JobPlans, JobWorker, WorkerCounts
 from conquiet.payload import PayloadLimits
 
 __all__ = [
@@ -50,6 +48,8 @@ __all__ = [
     "JobContext",
     "JobError",
     "JobNotFoundError",
+    "JobPlan",
+    "JobPlans",
     "JobRejectedError",
     "JobState",
     "JobStore",

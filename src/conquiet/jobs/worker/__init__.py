@@ -1,1 +1,8 @@
 """The job worker: claims, runs, keeps alive and settles jobs."""
+
+from conquiet.jobs.worker.committer import WorkerCounts
+from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.plan import JobPlan, JobPlans
+from conquiet.jobs.worker.worker import JobWorker
+
+__all__ = ["JobContext", "JobPlan", "JobPlans", "JobWorker", "WorkerCounts"]

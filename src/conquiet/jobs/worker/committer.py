@@ -13,10 +13,11 @@ from conquiet.errors import StoreUnavailableError
 from conquiet.flow import Flow, Signal, Sleep, shielded
 from conquiet.jobs.model import Job, Nack, SettleResult
 from conquiet.jobs.operations import JobOperations
-from conquiet.jobs.worker.execution import Execution, JobContext
+from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.execution import Execution
 from conquiet.jobs.worker.outage import Outage
 
-__all__ = ["Held", "Settling", "WorkerCounts"]
+__all__ = ["Committer", "Held", "WorkerCounts"]
 
 _log = logging.getLogger("conquiet.jobs")
 
@@ -50,8 +51,8 @@ class Held:
     ended: Execution | None = field(default=None)
 
 
-class Settling:
-    """The committer of a worker; it alone takes jobs out of `held` and counts what became of them."""
+class Committer:
+    """It alone takes jobs out of `held` and counts what became of them."""
 
     def __init__(
         self,

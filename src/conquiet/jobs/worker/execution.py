@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
@@ -23,8 +23,9 @@ from conquiet.flow import Call, Cancelled, Flow, ProcessCalls, Signal, call_in, 
 from conquiet.jobs.model import Job, RetrySchedule
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.plan import Handler, JobPlan, JobPlans
 
-__all__ = ["Execution", "Executor", "JobContext", "check_handlers"]
+__all__ = ["Execution", "Executor", "check_handlers"]
 
 _log = logging.getLogger("conquiet.jobs")
 
@@ -43,22 +44,9 @@ class Execution(NamedTuple):
     schedule: RetrySchedule | None = None  # for the delay before the next retry; None: the store's
 
 
-Handler = Callable[..., Any]
-TimeLimit = Callable[[Job], float | None]
-Delays = Callable[[Job], RetrySchedule | None]
-
-
-def check_handlers(handlers: Handler | Mapping[str, Handler], queues: Sequence[str], isolation: str) -> None:
+def check_handlers(handlers: Iterable[Handler], isolation: str) -> None:
     """Refuse, before anything is claimed, what would fail every job."""
-    if isinstance(handlers, Mapping):
-        if missing := [queue for queue in queues if queue not in handlers]:
-            raise JobConfigError(
-                f"there is no handler for queue {missing[0]!r}; there are: {', '.join(map(repr, handlers))}"
-            )
-        found = [handlers[queue] for queue in queues]
-    else:
-        found = [handlers]
-    for handler in found:
+    for handler in handlers:
         if not callable(handler):
             raise JobConfigError(f"a handler must be callable, not {type(handler).__name__}")
         if isolation != "async" and _is_coroutine_function(handler):
@@ -68,7 +56,7 @@ def check_handlers(handlers: Handler | Mapping[str, Handler], queues: Sequence[s
 
 
 class Executor:
-    """Calls the right handler in the chosen isolation.
+    """Calls the handler of a job in the chosen isolation.
 
     | isolation | past `execution_timeout` |
     | --- | --- |
@@ -77,19 +65,10 @@ class Executor:
     | thread | the thread is abandoned, fenced and counted; it runs on |
     """
 
-    def __init__(
-        self,
-        handlers: Handler | Mapping[str, Handler],
-        operations: JobOperations,
-        isolation: str,
-        timeout: TimeLimit,
-        delays: Delays,
-    ) -> None:
-        self._handlers = handlers
+    def __init__(self, plans: JobPlans, operations: JobOperations, isolation: str) -> None:
+        self._plan = plans.plan
         self._operations = operations
         self._isolation = isolation
-        self._timeout = timeout
-        self._delays = delays
         # By the handler's id, because not all can be hashed: how it is called, and whether it takes a context.
         self._calls: dict[int, tuple[Handler, bool]] = {}
         self._processes: dict[Handler, ProcessCalls] = {}
@@ -100,21 +79,23 @@ class Executor:
 
     def execute(self, context: JobContext) -> Flow[Execution]:
         """Run the handler of the context's job; whatever it raises is an outcome."""
-        job = context.job
+        job, retry = context.job, None
         try:
-            yield self._call(self._handler(job.queue), context)
+            plan = self._plan(job)
+            retry = plan.retry
+            yield self._call(plan, context)
             if context.transaction is None:
                 return Execution(job)
             context.settling = True
             return (yield from shielded(self._commit(context)))
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it is the job's failure
-            ended = self._failed(job, error)
+            ended = self._failed(job, error, retry)
         if context.transaction is not None:
             abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
             yield from shielded(self._undo(context, abandoned))
         return ended
 
-    def _failed(self, job: Job, error: BaseException) -> Execution:
+    def _failed(self, job: Job, error: BaseException, retry: RetrySchedule | None) -> Execution:
         # Once closed, a cancellation or a dead child is our own doing; before, a handler let it out.
         ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
         if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
@@ -124,7 +105,7 @@ class Executor:
             _with_text(error),
             "TIMEOUT" if _is(TimeoutError, error) else "SYSTEM",
             retryable=not _is(JobRejectedError, error),
-            schedule=self._delays(job),
+            schedule=retry,
         )
 
     def _commit(self, context: JobContext) -> Flow[Execution]:
@@ -156,23 +137,20 @@ class Executor:
         for calls in list(self._processes.values()):
             calls.close()
 
-    def _handler(self, queue: str) -> Handler:
-        return self._handlers[queue] if isinstance(self._handlers, Mapping) else self._handlers
-
-    def _call(self, handler: Handler, context: JobContext) -> Call:
+    def _call(self, plan: JobPlan, context: JobContext) -> Call:
+        handler, timeout, _ = plan
         if self._isolation == "process":
             calls = self._processes.get(handler)
             if calls is None:
                 calls = self._processes.setdefault(handler, ProcessCalls(handler, wrap=call_in_child))
                 if self._closed:
                     calls.close()
-            job, timeout = context.job.plain(), self._timeout(context.job)
+            job = context.job.plain()
             return Call(lambda: calls.run(job, timeout=timeout))
         found = self._calls.get(id(handler))
         if found is None:
             found = self._calls.setdefault(id(handler), (self._prepared(handler), _takes_context(handler)))
         call, takes_context = found
-        timeout = self._timeout(context.job)
         return Call(call, context.job, *((context,) if takes_context else ()), timeout=timeout)
 
     def _prepared(self, handler: Handler) -> Handler:

@@ -7,16 +7,16 @@ from dataclasses import astuple
 
 from conquiet.flow import Beside, Child, Flow, Sleep, shielded
 from conquiet.jobs.worker.committer import WorkerCounts
-from conquiet.jobs.worker.execution import JobContext
-from conquiet.jobs.worker.run import Working
+from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.run import WorkerRun
 
 __all__ = ["Lanes"]
 
 
 class Lanes:
-    """Leads one `Working` per lane; `make` gives new ones, because each works only once."""
+    """Leads one `WorkerRun` per lane; `make` gives new ones, because each works only once."""
 
-    def __init__(self, make: Callable[[], list[Working]], stops: int) -> None:
+    def __init__(self, make: Callable[[], list[WorkerRun]], stops: int) -> None:
         self._make = make
         self._stops = stops
         self._state = (
@@ -27,8 +27,8 @@ class Lanes:
 
     @property
     def counts(self) -> WorkerCounts:
-        past, workings = self._state
-        return WorkerCounts(*map(sum, zip(*map(astuple, (past, *(w.counts for w in workings))), strict=True)))
+        past, runs = self._state
+        return WorkerCounts(*map(sum, zip(*map(astuple, (past, *(w.counts for w in runs))), strict=True)))
 
     def stop(self) -> None:
         """Once: drain. Twice: end at once. Any thread, any signal handler."""
@@ -36,17 +36,17 @@ class Lanes:
         _stop(self._state[1])
 
     def running(self) -> list[JobContext]:
-        return [context for working in self._state[1] for context in working.running()]
+        return [context for run in self._state[1] for context in run.running()]
 
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
         while True:
-            _, workings = self._state
-            if len(workings) == 1:
-                yield from workings[0].run(until_idle, wait_for_delayed)
+            _, runs = self._state
+            if len(runs) == 1:
+                yield from runs[0].run(until_idle, wait_for_delayed)
                 return self.counts
-            yield from _side_by_side(workings, until_idle, wait_for_delayed)
+            yield from _side_by_side(runs, until_idle, wait_for_delayed)
             # What ran in one lane may have brought jobs into another that had ended before.
-            if not until_idle or self._stops or not any(working.counts.claimed for working in workings):
+            if not until_idle or self._stops or not any(run.counts.claimed for run in runs):
                 return self.counts
             self._state = (self.counts, self._make())
             self._stop_as_asked()
@@ -56,24 +56,24 @@ class Lanes:
             _stop(self._state[1])
 
 
-def _stop(workings: Sequence[Working]) -> None:
-    for working in workings:
-        working.stop()
+def _stop(runs: Sequence[WorkerRun]) -> None:
+    for run in runs:
+        run.stop()
 
 
-def _side_by_side(workings: Sequence[Working], until_idle: bool, wait_for_delayed: bool) -> Flow[None]:
+def _side_by_side(runs: Sequence[WorkerRun], until_idle: bool, wait_for_delayed: bool) -> Flow[None]:
     lanes: list[Child[WorkerCounts]] = []
     try:
-        for working in workings:
-            lane = yield Beside(working.run(until_idle, wait_for_delayed), name="job lane")
+        for run in runs:
+            lane = yield Beside(run.run(until_idle, wait_for_delayed), name="job lane")
             lanes.append(lane)
-        yield from _all_end(lanes, workings)
+        yield from _all_end(lanes, runs)
     except BaseException:  # cancelled too: no lane may run on alone
-        _stop(workings)
+        _stop(runs)
         try:
             yield from shielded(_all_end(lanes))
         except BaseException:  # interrupted once more: end at once
-            _stop(workings)
+            _stop(runs)
             yield from shielded(_all_end(lanes))
             raise
         raise
@@ -81,10 +81,10 @@ def _side_by_side(workings: Sequence[Working], until_idle: bool, wait_for_delaye
         lane.result()
 
 
-def _all_end(lanes: Sequence[Child[WorkerCounts]], workings: Sequence[Working] = ()) -> Flow[None]:
+def _all_end(lanes: Sequence[Child[WorkerCounts]], runs: Sequence[WorkerRun] = ()) -> Flow[None]:
     """Wait for all; where one breaks down, the others are stopped: a worker that serves half its queues is broken."""
     while left := [lane for lane in lanes if not lane.done]:
         yield Sleep(None, *(lane.finished for lane in left))
         if any(lane.done and lane.failure is not None for lane in left):
-            _stop(workings)
-            workings = ()
+            _stop(runs)
+            runs = ()

@@ -19,11 +19,12 @@ from conquiet.errors import AbandonedThreadsError, StoreUnavailableError
 from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, all_end, shielded
 from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
-from conquiet.jobs.worker.committer import Held, Settling, WorkerCounts
-from conquiet.jobs.worker.execution import Execution, Executor, JobContext
+from conquiet.jobs.worker.committer import Committer, Held, WorkerCounts
+from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.execution import Execution, Executor
 from conquiet.jobs.worker.outage import Outage
 
-__all__ = ["WorkerCounts", "WorkerSettings", "Working"]
+__all__ = ["WorkerRun", "WorkerSettings"]
 
 _log = logging.getLogger("conquiet.jobs")
 
@@ -44,7 +45,7 @@ class WorkerSettings:
     shutdown_timeout: float
 
 
-class Working:
+class WorkerRun:
     """One run of a worker."""
 
     def __init__(
@@ -70,7 +71,7 @@ class Working:
         self._held: dict[str, Held] = {}  # by token
         self._crew = Crew("job runner", settings.concurrency, self._run_job, clock)
         self._crew.broken.add_waker(self._break_down)
-        self._settling = Settling(
+        self._committer = Committer(
             operations, self._held, self.counts, self._outage, clock, self._nudge, self.stopping_hard
         )
 
@@ -87,7 +88,7 @@ class Working:
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
         crew = self._crew
         keeper: Child[None] = yield Beside(crew.part(self._keep()), name="job heartbeats")
-        committer: Child[None] = yield Beside(crew.part(self._settling.run()), name="job commits")
+        committer: Child[None] = yield Beside(crew.part(self._committer.run()), name="job commits")
         yield from crew.start()
         try:
             yield from self._fetch(until_idle, wait_for_delayed)
@@ -160,7 +161,7 @@ class Working:
         ahead = self._settings.prefetch
         if ahead is None:
             ahead = min(
-                max(self._settings.concurrency, int(self._settling.rate * _AHEAD_SECONDS)), _MOST_AHEAD
+                max(self._settings.concurrency, int(self._committer.rate * _AHEAD_SECONDS)), _MOST_AHEAD
             )
         room = self._settings.concurrency + ahead - len(self._held)
         return room if room * 2 >= ahead else 0
@@ -192,7 +193,7 @@ class Working:
             ended = yield from self._executor.execute(held.context)
             if _ends_worker(ended.error):
                 self._crew.break_down(ended.error)
-        self._settling.add(held, ended)
+        self._committer.add(held, ended)
 
     # -- keep alive ----------------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Working:
         """Give back what has not begun, let what has begun end, within `shutdown_timeout` or a second stop()."""
         deadline = self._clock.monotonic() + self._settings.shutdown_timeout
         for held in self._crew.empty_inbox():
-            self._settling.add(held, Execution(held.context.job, given_back=True))
+            self._committer.add(held, Execution(held.context.job, given_back=True))
         yield from self._crew.finish(deadline, self.stopping_hard)
         self._executor.close()
         abandoned = yield from self._crew.cut_off(_HANDLER_GRACE)
@@ -238,7 +239,7 @@ class Working:
         for _ in range(abandoned):
             _log.error("a handler did not end in time; its thread runs on until the process ends")
             # Its lease lapses by itself; releasing it would let the job run twice at once.
-        self._settling.no_more.set()
+        self._committer.no_more.set()
         yield from all_end([committer], self._clock, deadline, self.stopping_hard)
         self.stopping_hard.set()  # an outage is not waited for any longer
         keeper.cancel()

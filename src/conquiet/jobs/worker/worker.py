@@ -16,9 +16,12 @@ from conquiet.errors import JobConfigError
 from conquiet.flow import run, run_async
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
-from conquiet.jobs.worker.execution import Delays, Executor, JobContext, TimeLimit, check_handlers
+from conquiet.jobs.worker.committer import WorkerCounts
+from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.execution import Executor, check_handlers
 from conquiet.jobs.worker.lanes import Lanes
-from conquiet.jobs.worker.run import WorkerCounts, WorkerSettings, Working
+from conquiet.jobs.worker.plan import Delays, HandlerPlans, JobPlans, TimeLimit
+from conquiet.jobs.worker.run import WorkerRun, WorkerSettings
 from conquiet.signals import stop_on_sigterm
 
 __all__ = ["JobWorker"]
@@ -36,12 +39,13 @@ class JobWorker:
     `queues` may map names to numbers: such a queue has so many places of its own, those with None share
     `concurrency`. `execution_timeout` may be a function of the job; so is `retry_delays`, which gives the schedule
     whose delays a failed job waits (None: the store's; how often it is retried is the job's own `max_retries`).
+    `JobPlans` in place of handlers give all of this, and these two options have no effect then.
     """
 
     def __init__(
         self,
         store: JobStore | AsyncJobStore,
-        handler: Callable[..., Any] | Mapping[str, Callable[..., Any]],
+        handler: Callable[..., Any] | Mapping[str, Callable[..., Any]] | JobPlans,
         *,
         queues: str | Sequence[str] | Mapping[str, int | None] | None = None,
         concurrency: int = 8,
@@ -64,10 +68,11 @@ class JobWorker:
                 f"isolation {isolation!r} needs a store made by open_store, not an AsyncJobStore"
             )
         self._store = store
-        self._handlers = handler
         self._isolation = isolation
-        self._timeout = _time_limit(execution_timeout)
-        self._delays: Delays = retry_delays or (lambda job: None)
+        if isinstance(handler, JobPlans):
+            self._plans = handler
+        else:
+            self._plans = HandlerPlans(handler, execution_timeout, retry_delays)
         settings = WorkerSettings(
             queues=checked_queues(queues, error=JobConfigError),
             name=checked_name("worker", worker or default_worker(), error=JobConfigError),
@@ -78,7 +83,7 @@ class JobWorker:
             else checked_int("prefetch", prefetch, 0, 100_000, error=JobConfigError),
             shutdown_timeout=checked_seconds("shutdown_timeout", shutdown_timeout, error=JobConfigError),
         )
-        check_handlers(handler, settings.queues, isolation)
+        check_handlers(self._plans.handlers(settings.queues), isolation)
         self._lane_settings = _lanes(settings, queues if isinstance(queues, Mapping) else {})
         self._lanes: Lanes | None = None
         self._busy = threading.Lock()
@@ -138,17 +143,19 @@ class JobWorker:
             self._busy.release()
 
     def _start(self, used: list[JobOperations]) -> Lanes:
-        self._lanes = Lanes(lambda: [self._working(lane, used) for lane in self._lane_settings], self._stops)
+        self._lanes = Lanes(
+            lambda: [self._worker_run(lane, used) for lane in self._lane_settings], self._stops
+        )
         return self._lanes
 
-    def _working(self, lane: WorkerSettings, used: list[JobOperations]) -> Working:
+    def _worker_run(self, lane: WorkerSettings, used: list[JobOperations]) -> WorkerRun:
         operations = self._store.operations
         opens_store = self._isolation == "async" and not isinstance(self._store, AsyncJobStore)
         if opens_store:
             operations = operations.awaiting()
             used.append(operations)
-        executor = Executor(self._handlers, operations, self._isolation, self._timeout, self._delays)
-        return Working(operations, executor, lane, SYSTEM_CLOCK, random.random, opens_store=opens_store)
+        executor = Executor(self._plans, operations, self._isolation)
+        return WorkerRun(operations, executor, lane, SYSTEM_CLOCK, random.random, opens_store=opens_store)
 
 
 def _refuse_running_loop() -> None:
@@ -159,17 +166,6 @@ def _refuse_running_loop() -> None:
     raise JobConfigError(
         "an event loop runs here already: await worker.run_async(), with until_idle=True if so meant"
     )
-
-
-def _time_limit(limit: float | TimeLimit | None) -> TimeLimit:
-    if callable(limit):
-        return limit
-    seconds = (
-        None
-        if limit is None
-        else checked_seconds("execution_timeout", limit, above_zero=True, error=JobConfigError)
-    )
-    return lambda job: seconds
 
 
 def _lanes(settings: WorkerSettings, places: Mapping[str, int | None]) -> list[WorkerSettings]:

@@ -1,0 +1,72 @@
+"""How a job is run: its handler, its time limit and its retries, looked up once per job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from conquiet.checks import checked_seconds
+from conquiet.errors import JobConfigError
+from conquiet.jobs.model import Job, RetrySchedule
+
+__all__ = ["Delays", "Handler", "HandlerPlans", "JobPlan", "JobPlans", "TimeLimit"]
+
+Handler = Callable[..., Any]
+TimeLimit = Callable[[Job], float | None]
+Delays = Callable[[Job], RetrySchedule | None]
+
+
+class JobPlan(NamedTuple):
+    """How a job is run."""
+
+    handler: Handler
+    timeout: float | None = None  # seconds
+    retry: RetrySchedule | None = None  # whose delays a failed job waits; None: the store's
+
+
+class JobPlans:
+    """Where a worker looks up how to run a job. A subclass can be given to a `JobWorker` in place of handlers."""
+
+    def plan(self, job: Job) -> JobPlan:
+        """Called once per job, before it runs. What it raises fails the job."""
+        raise NotImplementedError
+
+    def handlers(self, queues: Sequence[str]) -> Iterable[Handler]:
+        """The handlers that are known before any job is, to be checked when the worker is made."""
+        return ()
+
+
+class HandlerPlans(JobPlans):
+    """One handler for all jobs, or one for each queue."""
+
+    def __init__(
+        self,
+        handlers: Handler | Mapping[str, Handler],
+        timeout: float | TimeLimit | None = None,
+        delays: Delays | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._timeout = timeout
+        self._delays = delays
+        if timeout is not None and not callable(timeout):
+            self._timeout = checked_seconds(
+                "execution_timeout", timeout, above_zero=True, error=JobConfigError
+            )
+
+    def plan(self, job: Job) -> JobPlan:
+        handlers, timeout, delays = self._handlers, self._timeout, self._delays
+        return JobPlan(
+            handlers[job.queue] if isinstance(handlers, Mapping) else handlers,
+            timeout(job) if callable(timeout) else timeout,
+            None if delays is None else delays(job),
+        )
+
+    def handlers(self, queues: Sequence[str]) -> Iterable[Handler]:
+        handlers = self._handlers
+        if not isinstance(handlers, Mapping):
+            return (handlers,)
+        if missing := [queue for queue in queues if queue not in handlers]:
+            raise JobConfigError(
+                f"there is no handler for queue {missing[0]!r}; there are: {', '.join(map(repr, handlers))}"
+            )
+        return [handlers[queue] for queue in queues]

@@ -2,6 +2,7 @@
 
 from conquiet.task.connector import AsyncConnector, Connector
 from conquiet.task.exceptions import (
+    ConnectorContractException,
     EngineError,
     ExceptionCategory,
     FetchException,
@@ -36,6 +37,7 @@ __all__ = [
     "BatchPolicy",
     "ConcurrencyPolicy",
     "Connector",
+    "ConnectorContractException",
     "ConsumeReport",
     "ConsumerLoopPolicy",
     "ConsumerMixin",

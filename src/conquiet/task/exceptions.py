@@ -5,8 +5,9 @@ ConquietError
 ├── RedactedError                   stands for one that could not be shown without its secrets
 ├── AbandonedThreadsError           too many timed-out calls still hold their threads
 └── EngineError                     the loop ended; `report` accounts for all that was fetched
-    ├── FetchException              the connector could not be fetched from, or broke its contract
-    │   └── FetchTimeoutException   ... within the time limit of a fetch (TimeoutError)
+    ├── FetchException              the connector could not be fetched from
+    │   ├── FetchTimeoutException   ... within the time limit of a fetch (TimeoutError)
+    │   └── ConnectorContractException  the connector returned what no connector may return: correct it
     └── SettleException             the connector could not settle what was processed
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbandonedThreadsError",
+    "ConnectorContractException",
     "EngineError",
     "ExceptionCategory",
     "FetchException",
@@ -72,11 +74,18 @@ class EngineError(ConquietError):
 
 
 class FetchException(EngineError):
-    """Fetching failed for good, or brought what no connector may return."""
+    """Fetching failed for good."""
 
 
 class FetchTimeoutException(FetchException, TimeoutError):
     """Every attempt to fetch ran past its time limit, or the last one did."""
+
+
+class ConnectorContractException(FetchException):
+    """The connector returned what no connector may return. The message says what: correct the connector.
+
+    Nothing of that batch was processed; the transactions in it are reported as unsettled. It is not fetched again.
+    """
 
 
 class SettleException(EngineError):

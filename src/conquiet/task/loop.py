@@ -19,14 +19,14 @@ from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError
 from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, ThreadCalls, all_end, shielded
 from conquiet.observe import EngineMetrics
-from conquiet.task.exceptions import EngineError
-from conquiet.task.fetching import BrokenContract, Fetching, LoopTimeout
-from conquiet.task.life import Life
+from conquiet.task.exceptions import EngineError, FetchException
+from conquiet.task.fetch import Fetch, LoopTimeout
 from conquiet.task.lifecycle import Lifecycle
 from conquiet.task.mixins.policies import ConsumerPolicy
-from conquiet.task.outcome import ConsumeReport, Ledger, Outcome, OutcomeStatus, StopReason
-from conquiet.task.settling import Settling
+from conquiet.task.outcome import ConsumeReport, Outcome, OutcomeStatus, ReportWriter, StopReason
+from conquiet.task.settlement import Settlement
 from conquiet.task.transaction import Transaction
+from conquiet.task.transaction_run import TransactionRun
 
 __all__ = ["ConsumeLoop", "Source"]
 
@@ -46,14 +46,14 @@ class Source:
 class _Fetched:
     """One transaction in this loop's hands; two with the same id are two."""
 
-    __slots__ = ("life", "transaction")
+    __slots__ = ("run", "transaction")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
-        self.life: Life | None = None
+        self.run: TransactionRun | None = None
 
     def left(self, error: BaseException | None = None) -> Outcome:
-        tx, attempts = self.transaction, 0 if self.life is None else self.life.attempts
+        tx, attempts = self.transaction, 0 if self.run is None else self.run.counted
         return Outcome(tx.id, OutcomeStatus.UNSETTLED, exception=error, attempts=attempts, transaction=tx)
 
 
@@ -77,7 +77,7 @@ class ConsumeLoop:
         self._cut = False
         self._cycle = Lifecycle(task, policy, clock, lambda: self._cut)
         self._context = copy_context()
-        self._ledger = Ledger()
+        self._writer = ReportWriter()
         self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
         self._room = Signal()  # a runner is free, or may be
         self._lock = threading.Lock()
@@ -87,11 +87,11 @@ class ConsumeLoop:
             "transaction runner", self._policy.concurrency.value, self._process, clock
         )
         self._crew.broken.add_waker(self.stop)
-        self._metrics = EngineMetrics(self._cycle.task_name, calls, self._crew)
-        self._settling = Settling(
+        self._metrics = EngineMetrics(self._cycle.tracing.task_name, calls, self._crew)
+        self._settlement = Settlement(
             source.settle,
             on_outcome,
-            self._ledger,
+            self._writer,
             self._policy.batch.size,
             self._room,
             self._crew.break_down,
@@ -103,14 +103,16 @@ class ConsumeLoop:
         self._room.set()
 
     def run(self) -> Flow[ConsumeReport]:
-        spans = self._cycle.spans
+        spans = self._cycle.tracing.spans
         if spans is None:
             return (yield from self._run())
-        span = spans.start("consume_transactions", self._context, {"conquiet.task": self._cycle.task_name})
+        span = spans.start(
+            "consume_transactions", self._context, {"conquiet.task": self._cycle.tracing.task_name}
+        )
         try:
             return (yield from self._run())
         except BaseException as error:
-            self._cycle.failed(span, error)
+            self._cycle.tracing.fail(span, error)
             raise
         finally:
             spans.end(span)
@@ -119,8 +121,8 @@ class ConsumeLoop:
         timeout = self._policy.timeout
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         settler: Child[None] | None = None
-        if self._settling.wanted:
-            settler = yield Beside(self._crew.part(self._settling.run()), name="transaction settling")
+        if self._settlement.wanted:
+            settler = yield Beside(self._crew.part(self._settlement.run()), name="transaction settling")
         yield from self._crew.start()
         failure: BaseException | None = None
         reason = StopReason.ERROR
@@ -136,7 +138,7 @@ class ConsumeLoop:
         return self._reported(reason, failure, self._crew.failure, not_released)
 
     def _reported(self, reason: StopReason, *failures: BaseException | None) -> ConsumeReport:
-        report = self._ledger.report
+        report = self._writer.report
         report.abandoned_threads += self._calls.abandoned
         found = [failure for failure in failures if failure is not None]
         # Ctrl-C is not hidden by what came of it.
@@ -156,9 +158,9 @@ class ConsumeLoop:
     # -- fetch and hand out --------------------------------------------------------------------------------------
 
     def _consume(self, deadline: float | None) -> Flow[StopReason]:
-        policy, ledger = self._policy, self._ledger
-        fetching = Fetching(
-            self._cycle,
+        policy, report = self._policy, self._writer.report
+        fetch = Fetch(
+            self._cycle.tracing,
             self._source.fetch,
             self._steps.fetch,
             self._clock,
@@ -174,11 +176,11 @@ class ConsumeLoop:
                     return StopReason.STOPPED
                 size = policy.batch.size
                 if policy.limit is not None:
-                    size = min(size, policy.limit - ledger.report.fetched)
+                    size = min(size, policy.limit - report.fetched)
                     if size <= 0:
                         return StopReason.LIMIT
-                batch = yield from fetching.batch(size)
-                self._metrics.publish(ledger.report)
+                batch = yield from fetch.batch(size)
+                self._metrics.publish(report)
                 if batch:
                     empties = 0
                     self._hand_out(batch)
@@ -189,8 +191,8 @@ class ConsumeLoop:
                     empties += 1
         except LoopTimeout:
             return StopReason.LOOP_TIMEOUT
-        except BrokenContract as error:
-            self._leave(self._taken_in(error.transactions))
+        except FetchException:
+            self._leave(self._taken_in(fetch.unusable))
             raise
 
     def _hand_out(self, batch: Sequence[Transaction]) -> None:
@@ -202,7 +204,7 @@ class ConsumeLoop:
 
     def _taken_in(self, batch: Sequence[Transaction]) -> list[_Fetched]:
         fetched = [_Fetched(transaction) for transaction in batch]
-        self._ledger.fetched(len(fetched))
+        self._writer.fetched(len(fetched))
         with self._lock:
             self._open.update(dict.fromkeys(fetched))
         return fetched
@@ -211,7 +213,7 @@ class ConsumeLoop:
         while True:
             self._room.clear()
             if self._ending.is_set() or (
-                len(self._open) < self._policy.concurrency.value and self._settling.has_room()
+                len(self._open) < self._policy.concurrency.value and self._settlement.has_room()
             ):
                 return
             yield from self._wait(None, deadline, self._room)
@@ -242,17 +244,17 @@ class ConsumeLoop:
             if self._ending.is_set():
                 self._finished(following, following.left(), processed=False)
             else:
-                yield from self._live(following)
+                yield from self._run_one(following)
             with self._lock:
                 waiting = self._running[name]
                 following = waiting.popleft() if waiting else None
                 if following is None:
                     del self._running[name]
 
-    def _live(self, fetched: _Fetched) -> Flow[None]:
-        fetched.life = self._cycle.begin(fetched.transaction, self._context.copy())
+    def _run_one(self, fetched: _Fetched) -> Flow[None]:
+        fetched.run = self._cycle.begin(fetched.transaction, self._context.copy())
         try:
-            outcome = yield from self._cycle.live(fetched.life)
+            outcome = yield from fetched.run.outcome()
         except BaseException as error:
             if not isinstance(error, Cancelled):
                 self._crew.break_down(error)  # first: then this free place is no reason to fetch once more
@@ -276,12 +278,12 @@ class ConsumeLoop:
                 return  # cut off and reported already: nothing that it does now is for the loop
             del self._open[fetched]
             left = len(self._open)
-            if processed and self._settling.wanted:
-                self._settling.add(outcome, nothing_else=left == 0)
+            if processed and self._settlement.wanted:
+                self._settlement.add(outcome, nothing_else=left == 0)
             else:
-                self._ledger.add((outcome,), processed=processed)
+                self._writer.add((outcome,), processed=processed)
                 if not processed:
-                    self._settling.leave(outcome)
+                    self._settlement.leave(outcome)
         if left < self._policy.concurrency.value and not self._room.is_set():
             self._room.set()
 
@@ -300,7 +302,7 @@ class ConsumeLoop:
             return reason
         ended = yield from self._crew.finish(deadline)
         if ended and settler is not None:
-            self._settling.no_more.set()
+            self._settlement.no_more.set()
             yield from all_end([settler], self._clock, deadline)
             ended = settler.done
         if not ended:
@@ -311,15 +313,15 @@ class ConsumeLoop:
         """Cut off what still runs, settle what has finished, say what was left. What went wrong doing so."""
         self._cut = True
         self._ending.set()
-        self._ledger.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
+        self._writer.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
         with self._lock:
             left = list(self._open)
         self._leave(left)
         if settler is not None:
-            self._settling.no_more.set()
+            self._settlement.no_more.set()
             yield from all_end([settler], self._clock, self._clock.monotonic() + _SETTLE_GRACE)
             if not settler.done:
                 settler.cancel()
                 settler.abandon()
-            self._settling.give_up()  # where it came to its end, there is nothing
-        return (yield from self._settling.release_left(self._source.release))
+            self._settlement.give_up()  # where it came to its end, there is nothing
+        return (yield from self._settlement.release_left(self._source.release))

@@ -12,7 +12,7 @@ import msgspec
 from conquiet.task.exceptions import ExceptionCategory
 from conquiet.task.transaction import Transaction
 
-__all__ = ["ConsumeReport", "Ledger", "Outcome", "OutcomeStatus", "StopReason"]
+__all__ = ["ConsumeReport", "Outcome", "OutcomeStatus", "ReportWriter", "StopReason"]
 
 MOST_OUTCOMES = 1_000  # kept in a report
 
@@ -72,7 +72,7 @@ class ConsumeReport(msgspec.Struct):
         )
 
 
-class Ledger:
+class ReportWriter:
     """Writes the report. Runners on many threads add to it."""
 
     def __init__(self) -> None:

@@ -137,7 +137,7 @@ SCENARIOS = [
         Script((ok("a b c"),), releases=(bad("ValueError"),)),
         ends="error 3/0/0/3",
         released="a unsettled x0; b unsettled x0; c unsettled x0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
         also_bare=False,
     ),
     Scenario(

@@ -183,7 +183,7 @@ SCENARIOS = [
         outcomes="a unsettled x0; b unsettled x0; c unsettled x0",
         settled="",
         released="a unsettled x0; b unsettled x0; c unsettled x0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
     ),
     Scenario(
         "more than is left to the limit is an error too",
@@ -194,7 +194,7 @@ SCENARIOS = [
         fetches="fetch(2) 0-0; fetch(1) 0-0",
         ends="error 4/2/0/2",
         released="c unsettled x0; d unsettled x0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
     ),
     Scenario(
         "None is not an empty list",
@@ -203,7 +203,7 @@ SCENARIOS = [
         Script((ok(...),)),
         fetches="fetch(1) 0-0",
         ends="error 0/0/0/0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
     ),
     Scenario(
         "something that is no list",
@@ -212,7 +212,7 @@ SCENARIOS = [
         Script((ok({"a": Transaction("a")}),)),
         fetches="fetch(5) 0-0",
         ends="error 0/0/0/0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
     ),
     Scenario(
         "something in the list that is no transaction: the others are accounted for",
@@ -223,7 +223,7 @@ SCENARIOS = [
         ends="error 2/0/0/2",
         outcomes="a unsettled x0; c unsettled x0",
         released="a unsettled x0; c unsettled x0",
-        raised="BrokenContract",
+        raised="ConnectorContractException",
     ),
     Scenario(
         "a tuple will do",

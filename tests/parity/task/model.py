@@ -160,7 +160,7 @@ class Loop:
                 break
             self.seen.counts["fetched"] += len(ids)
             if len(ids) > size:
-                self._raise("BrokenContract")
+                self._raise("ConnectorContractException")
                 for name in ids:
                     self.leave(name, 0)
             elif ids:

@@ -79,8 +79,11 @@ class ConsumerMixin(_Consumer):
         clock: Clock = SYSTEM_CLOCK,
     ) -> ConsumeReport:
         """Fetch, process and settle until nothing is left, the limit, the loop's time, or `stop()`."""
-        _refuse_coroutines(self)
+        _refuse_coroutines(self, *_STEPS)
         source = _source(connector, "")
+        _refuse_coroutines(connector, "fetch_transactions", "settle", "release")
+        if inspect.iscoroutinefunction(on_outcome):
+            raise TaskConfigError("on_outcome is a coroutine function: AsyncConsumerMixin awaits it")
         # Past the bound the loop ends; no call is begun that could be one more.
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
         with self._running(ConsumeLoop(self, source, policy, clock, calls, on_outcome)) as loop:
@@ -94,7 +97,7 @@ class ConsumerMixin(_Consumer):
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outcome:
         """The life of one transaction, outside any loop: nothing is fetched or settled."""
-        _refuse_coroutines(self)
+        _refuse_coroutines(self, *_STEPS)
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
         # Nobody can cut this off: a CancelledError is the task's own, and its failure.
         cycle = Lifecycle(self, policy, clock, is_cut_off=lambda: False)
@@ -147,9 +150,12 @@ def _source(connector: Any, suffix: str) -> Source:
     )
 
 
-def _refuse_coroutines(task: _Consumer) -> None:
-    for name in ("process_transaction", "handle_transaction_success", "handle_transaction_exception"):
-        if inspect.iscoroutinefunction(getattr(task, name)):
+_STEPS = ("process_transaction", "handle_transaction_success", "handle_transaction_exception")
+
+
+def _refuse_coroutines(owner: object, *names: str) -> None:
+    for name in names:
+        if inspect.iscoroutinefunction(getattr(owner, name, None)):
             raise TaskConfigError(
-                f"{type(task).__name__}.{name} is a coroutine function: this is work for AsyncConsumerMixin"
+                f"{type(owner).__name__}.{name} is a coroutine function: this is work for AsyncConsumerMixin"
             )

@@ -11,29 +11,29 @@ import msgspec
 
 from conquiet.flow import Call, Flow, Signal, Sleep
 from conquiet.task.exceptions import SettleException, text_of, without_secrets
-from conquiet.task.outcome import Ledger, Outcome, OutcomeStatus
+from conquiet.task.outcome import Outcome, OutcomeStatus, ReportWriter
 
-__all__ = ["Settling"]
+__all__ = ["Settlement"]
 
 _LINGER = 0.002  # seconds to wait for more: one message to the source then serves many transactions
 _MOST_WAITING = 1_000  # or ten batches: then nothing is fetched until the source has caught up
 
 
-class Settling:
+class Settlement:
     """One loop's settler. It alone counts what was processed, once the source has been told."""
 
     def __init__(
         self,
         settle: Callable[..., Any] | None,
         on_outcome: Callable[[Outcome], Any] | None,
-        ledger: Ledger,
+        writer: ReportWriter,
         batch_size: int,
         room: Signal,
         break_down: Callable[[BaseException], None],
     ) -> None:
         self._settle = settle
         self._on_outcome = on_outcome
-        self._ledger = ledger
+        self._writer = writer
         self._batch_size = batch_size
         self._room = room
         self._break_down = break_down
@@ -127,7 +127,7 @@ class Settling:
             if id(outcome) in refused:
                 outcome = msgspec.structs.replace(outcome, status=OutcomeStatus.UNSETTLED)
             outcomes.append(outcome)
-        self._ledger.add(outcomes, processed=True)
+        self._writer.add(outcomes, processed=True)
         if self._on_outcome is not None:
             self._unseen += outcomes
         return outcomes

@@ -1,0 +1,191 @@
+"""Attempts at a step: each in a context and a span of its own, under a time limit, repeated by the step's policy.
+
+The engine attempts two kinds of steps: fetching a batch (`fetch.py`), and the steps of a transaction
+(`transaction_run.py`). How they are attempted is the same and stands here; what a failure means is up to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from conquiet.clock import Clock
+from conquiet.errors import AbandonedThreadsError, CallTimeoutError
+from conquiet.flow import Call, Cancelled, Flow, Signal, Sleep, call_in
+from conquiet.observe import Spans
+from conquiet.task.exceptions import TransactionException, cut, guarded, text_of, type_name
+from conquiet.task.mixins.policies import RetryPolicy
+from conquiet.task.strict import forbid_io
+
+__all__ = ["Attempts", "Step", "Tracing"]
+
+_TIMER_SLACK = 1e-6  # seconds by which a timer may fire before the clock shows its time
+
+
+class Step:
+    """One method that the engine calls, how often it may, and what its spans say."""
+
+    __slots__ = ("attributes", "call", "counted", "name", "retry", "span_name", "strict")
+
+    def __init__(
+        self,
+        name: str,
+        span_name: str,
+        fn: Callable[..., Any],
+        retry: RetryPolicy,
+        task_name: str,
+        *,
+        counted: bool = False,
+        strict: bool = False,
+    ) -> None:
+        def call(context: Context, *args: Any) -> Any:
+            return call_in(context, fn, *args)
+
+        call.__qualname__ = f"{task_name}.{getattr(fn, '__name__', name)}"  # for messages
+        self.call = call
+        self.name = name
+        self.span_name = span_name
+        self.retry = retry
+        self.counted = counted  # in `Attempts.counted`
+        self.strict = strict
+        self.attributes = {
+            "conquiet.task": task_name,
+            "conquiet.step": name,
+            "conquiet.max_attempts": retry.max_attempts,
+            "conquiet.backoff": float(retry.backoff),
+            "conquiet.backoff_multiplier": float(retry.backoff_multiplier),
+            "conquiet.backoff_cap": float(retry.backoff_cap),
+        }
+        if retry.timeout is not None:
+            self.attributes["conquiet.timeout"] = float(retry.timeout)
+
+
+class Tracing:
+    """What one consumer task shows of its work: its spans, if anybody listens, and texts without secrets."""
+
+    __slots__ = ("redact", "spans", "task_name")
+
+    def __init__(self, task: Any) -> None:
+        self.task_name = type(task).__name__
+        self.spans = Spans.if_wanted("conquiet.task", task.tracer_provider)
+        self.redact = guarded(task.redact)
+
+    def fail(self, span: Any, error: BaseException) -> None:
+        """Say on `span` what went wrong, without secrets."""
+        if self.spans is None or span is None:
+            return
+        wrapped = isinstance(error, TransactionException) and error.__cause__
+        known = {"category": str(error.category)} if isinstance(error, TransactionException) else {}
+        text = cut(self.redact(text_of(error)))
+        self.spans.fail(span, type_name(wrapped or error), text, **known)
+
+
+class Attempts:
+    """Attempts steps on behalf of one transaction, or of one loop that fetches, until its deadline."""
+
+    __slots__ = ("_clock", "_tracing", "_wake", "context", "counted", "deadline")
+
+    def __init__(
+        self, tracing: Tracing, clock: Clock, context: Context, deadline: float | None, *wake: Signal
+    ) -> None:
+        self._tracing = tracing
+        self._clock = clock
+        self._wake = wake  # these end a wait between two attempts, and with it the attempts
+        self.context = context
+        self.deadline = deadline
+        self.counted = 0  # attempts at the steps that are counted
+
+    def attempt(self, step: Step, *args: Any) -> Flow[Any]:
+        """The value of `step`, or None if a signal ended the attempts; raises how it failed for good."""
+        retry, tracing, clock = step.retry, self._tracing, self._clock
+        spans = tracing.spans
+        attempts = 0
+        while True:
+            if step.counted:
+                self.counted += 1
+            limit, is_last = self._limit(retry.timeout)
+            if limit is not None and limit <= 0:
+                raise self._out_of_time(step)
+            until = math.inf if limit is None else clock.monotonic() + limit - _TIMER_SLACK
+            context = self.context.copy()
+            span = None
+            if spans is not None:
+                about = {**step.attributes, "conquiet.attempt": attempts, **self._attributes()}
+                span = spans.start(step.span_name, context, about)
+            if step.strict:
+                forbid_io(context)
+            attempts += 1
+            try:
+                return self._checked((yield Call(step.call, context, *args, timeout=limit)), *args)
+            except AbandonedThreadsError as error:
+                tracing.fail(span, error)
+                raise  # no call with a time limit can be made any more: the loop ends
+            except (Exception, Cancelled) as error:  # noqa: BLE001 - the user's code may raise anything
+                # A CallTimeoutError before the limit comes from a call inside the step, with a limit of its own.
+                timed_out = isinstance(error, CallTimeoutError) and clock.monotonic() >= until
+                if timed_out and is_last and self.is_over():
+                    failure = self._out_of_time(step, error)
+                else:
+                    failure = self._failure(error, step, attempts, limit if timed_out else None)
+                tracing.fail(span, failure)
+            except BaseException as error:
+                tracing.fail(span, error)
+                raise
+            finally:
+                if spans is not None:
+                    spans.end(span)
+            # Outside the except block: raised in it, the failure would have the original error, with any
+            # secrets in its text, as its context.
+            if attempts >= retry.max_attempts or self._is_final(failure):
+                raise self._for_good(failure, attempts)
+            delay = retry.delay(attempts - 1)
+            self._log_retry(step, attempts, delay, failure)
+            left, is_last = self._limit(delay)
+            if (left or self._wake) and (yield Sleep(left, *self._wake)):
+                return None
+            if is_last:
+                raise self._out_of_time(step, failure)
+
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and self.deadline - self._clock.monotonic() < _TIMER_SLACK
+
+    def _limit(self, seconds: float | None) -> tuple[float | None, bool]:
+        """`seconds`, but not past the deadline; and whether the deadline is what limits it."""
+        if self.deadline is None:
+            return seconds, False
+        left = self.deadline - self._clock.monotonic()
+        return (max(left, 0.0), True) if seconds is None or left <= seconds else (seconds, False)
+
+    # -- what a failure means: for the two kinds of steps to say ------------------------------------------------
+
+    def _attributes(self) -> dict[str, Any]:
+        """What a span says besides the step's own attributes."""
+        return {}
+
+    def _checked(self, value: Any, *args: Any) -> Any:
+        """What the step gave, if it may be that; otherwise this raises, and the attempt has failed."""
+        return value
+
+    def _out_of_time(self, step: Step, cause: BaseException | None = None) -> BaseException:
+        """The failure at the deadline; or it is raised at once."""
+        raise NotImplementedError
+
+    def _failure(
+        self, error: BaseException, step: Step, attempts: int, ran_past: float | None
+    ) -> BaseException:
+        """How this attempt failed. `ran_past` is its own time limit, if that is how. May raise what is no failure."""
+        raise NotImplementedError
+
+    def _is_final(self, failure: BaseException) -> bool:
+        """Whether another attempt would be of no use."""
+        raise NotImplementedError
+
+    def _for_good(self, failure: BaseException, attempts: int) -> BaseException:
+        """What to raise after the last attempt."""
+        return failure
+
+    def _log_retry(self, step: Step, attempts: int, delay: float, failure: BaseException) -> None:
+        raise NotImplementedError

@@ -160,7 +160,7 @@ MUTANTS: list[Mutant] = [
         "the jitter has no bound",
         "jobs",
         ("jitter",),
-        (f"{OPERATIONS}JobOperations._delay", "return min(delay,", "return max(8.0 * delay,"),
+        ("conquiet.jobs.retry:RetrySchedule.delay", "return min(delay,", "return max(8.0 * delay,"),
     ),
     mutant(
         "priorities are ignored",

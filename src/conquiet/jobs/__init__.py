@@ -20,10 +20,10 @@ from conquiet.jobs.model import (
     Nack,
     NewJob,
     QueueStats,
-    RetrySchedule,
     SettleResult,
     StoreCapabilities,
 )
+from conquiet.jobs.retry import RetrySchedule
 from conquiet.jobs.store import (
     AsyncJobStore,
     JobStore,

@@ -6,7 +6,6 @@ makes several for every job. `gc=False` where an object can hold nothing that le
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from conquiet.checks import MAX_INT, checked_int
-from conquiet.errors import JobConfigError
+from conquiet.jobs.retry import RetrySchedule
 
 __all__ = [
     "Attempt",
@@ -26,7 +24,6 @@ __all__ = [
     "Nack",
     "NewJob",
     "QueueStats",
-    "RetrySchedule",
     "SettleResult",
     "StoreCapabilities",
 ]
@@ -157,24 +154,6 @@ class QueueStats:
     expired: int = 0
     failed: int = 0
     succeeded: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RetrySchedule:
-    """When a failed job runs again: after uniform(0, min(base * 2 ** retries, max)), at most `max_retries` times."""
-
-    max_retries: int = 3
-    base_seconds: float = 0.5
-    max_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        checked_int("RetrySchedule.max_retries", self.max_retries, 0, MAX_INT, error=JobConfigError)
-        for name in ("base_seconds", "max_seconds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise JobConfigError(
-                    f"RetrySchedule.{name} must be a number of seconds, at least 0, not {value!r}"
-                )
 
 
 @dataclass(frozen=True, slots=True)

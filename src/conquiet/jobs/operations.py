@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from conquiet import payload as json_rule
-from conquiet.backoff import full_jitter
 from conquiet.checks import (
     MAX_INT,
-    MAX_SECONDS,
     checked_int,
     checked_name,
     checked_queues,
@@ -31,7 +29,8 @@ from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, Ne
 from conquiet.jobs.backends.rows import job_of
 from conquiet.jobs.error_text import error_text
 from conquiet.jobs.ids import new_ids
-from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, RetrySchedule, SettleResult
+from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, SettleResult
+from conquiet.jobs.retry import RetrySchedule
 
 __all__ = ["JobOperations"]
 
@@ -255,16 +254,11 @@ class JobOperations:
             state=JobState.READY if retry else JobState.FAILED,
             outcome="failed",
             retry=retry,
-            delay=self._delay(job.retries, nack.schedule or self._retry) if retry else None,
+            delay=(nack.schedule or self._retry).delay(job.retries, self._random) if retry else None,
             error=None if error is None else error_text(error),
             error_type=None if kind is None else error_text(kind),
             category=None if nack.category is None else error_text(nack.category),
         )
-
-    def _delay(self, retries: int, schedule: RetrySchedule) -> float:
-        delay = full_jitter(schedule.base_seconds, retries, schedule.max_seconds, self._random)
-        # For the jitter a maximum of 0 means none, here it means 0; and no store can hold a time of any size.
-        return min(delay, schedule.max_seconds, MAX_SECONDS)
 
     def _settle_one(self, what: str, job: Job, settlement: Settlement, connection: Any) -> Flow[None]:
         if settlement.token not in (yield from self.backend.settle([settlement], connection)):

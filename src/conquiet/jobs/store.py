@@ -20,11 +20,11 @@ from conquiet.jobs.model import (
     Nack,
     NewJob,
     QueueStats,
-    RetrySchedule,
     SettleResult,
     StoreCapabilities,
 )
 from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.retry import RetrySchedule
 from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
 
 __all__ = ["AsyncJobStore", "JobStore", "migrate", "migration_plan", "open_async_store", "open_store"]

@@ -20,8 +20,9 @@ from conquiet.errors import (
     StoreUnavailableError,
 )
 from conquiet.flow import Call, Cancelled, Flow, ProcessCalls, Signal, call_in, describe, shielded
-from conquiet.jobs.model import Job, RetrySchedule
+from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.retry import RetrySchedule
 from conquiet.jobs.worker.context import JobContext
 from conquiet.jobs.worker.plan import Handler, JobPlan, JobPlans
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from conquiet.checks import checked_seconds
 from conquiet.errors import JobConfigError
-from conquiet.jobs.model import Job, RetrySchedule
+from conquiet.jobs.model import Job
+from conquiet.jobs.retry import RetrySchedule
 
 __all__ = ["Delays", "Handler", "HandlerPlans", "JobPlan", "JobPlans", "TimeLimit"]
 

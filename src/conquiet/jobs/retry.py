@@ -1,0 +1,37 @@
+"""When a failed job runs again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conquiet.backoff import full_jitter
+from conquiet.checks import MAX_INT, MAX_SECONDS, checked_int
+from conquiet.errors import JobConfigError
+
+__all__ = ["RetrySchedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySchedule:
+    """When a failed job runs again: after uniform(0, min(base * 2 ** retries, max)), at most `max_retries` times."""
+
+    max_retries: int = 3
+    base_seconds: float = 0.5
+    max_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        checked_int("RetrySchedule.max_retries", self.max_retries, 0, MAX_INT, error=JobConfigError)
+        for name in ("base_seconds", "max_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise JobConfigError(
+                    f"RetrySchedule.{name} must be a number of seconds, at least 0, not {value!r}"
+                )
+
+    def delay(self, retries: int, random: Callable[[], float]) -> float:
+        """Seconds until a job that has been retried so often runs again; `random` gives numbers from 0 to 1."""
+        delay = full_jitter(self.base_seconds, retries, self.max_seconds, random)
+        # To full_jitter a maximum of 0 means none, here it means 0; and no store can hold a time of any size.
+        return min(delay, self.max_seconds, MAX_SECONDS)

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote
 
-from conquiet.errors import (
-    MissingDependencyError,
-    ReconcileConfigError,
-    StagingLostError,
-    StoreUnavailableError,
-    redact,
-)
+from conquiet.errors import ReconcileConfigError, StagingLostError
 from conquiet.reconcile.spark.output_tables import (
     TABLES,
     OutputTable,
@@ -25,10 +17,10 @@ from conquiet.reconcile.spark.output_tables import (
     staging_name,
 )
 from conquiet.redaction import misread_url, redact_dsn
-from conquiet.sqlite_files import opened, transaction
+from conquiet.spark.databases import SqliteFile, copy_lines, postgres_transaction
+from conquiet.sqlite_files import transaction
 
 if TYPE_CHECKING:
-    import psycopg
     from pyarrow import RecordBatch
 
 __all__ = ["OutputDatabase", "new_run", "output_database"]
@@ -61,7 +53,7 @@ def output_database(dsn: str) -> OutputDatabase:
     if misread := misread_url(dsn):
         raise ReconcileConfigError(f"{redact_dsn(dsn)!r} is no place for outputs: {misread}")
     if dsn.startswith("sqlite:///"):
-        return SqliteOutputs(unquote(dsn.removeprefix("sqlite:///").partition("?")[0]))
+        return SqliteOutputs(SqliteFile(dsn))
     if dsn.startswith(("postgresql://", "postgres://")):
         return PostgresOutputs(dsn)
     raise ReconcileConfigError(
@@ -74,7 +66,7 @@ class PostgresOutputs:
     dsn: str
 
     def prepare(self, run: str) -> None:
-        with self._transaction("prepare the tables") as connection:
+        with postgres_transaction(self.dsn, "prepare the tables") as connection:
             # Two runs that start at once must not both create the tables.
             connection.execute("SELECT pg_advisory_xact_lock(7305813)")
             for table in TABLES:
@@ -88,12 +80,10 @@ class PostgresOutputs:
                     connection.execute(f"DROP TABLE IF EXISTS {left}")
 
     def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
-        from conquiet.spark.sink.copy_text import copy_lines
-
         rows = 0
         command = f"COPY {staging_name(table, run)} ({', '.join(table.columns)}) FROM STDIN"
         with (
-            self._transaction(f"stage {table.name}") as connection,
+            postgres_transaction(self.dsn, f"stage {table.name}") as connection,
             connection.cursor().copy(command) as copy,
         ):
             for batch in batches:
@@ -102,48 +92,24 @@ class PostgresOutputs:
         return rows
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
-        with self._transaction("publish") as connection:
+        with postgres_transaction(self.dsn, "publish") as connection:
             # Of two runs with the same attempts the second must see what the first has entered.
             connection.execute("LOCK TABLE conquiet_verdicts IN SHARE ROW EXCLUSIVE MODE")
-            for table in TABLES:
-                found = connection.execute(staged_count(table, run)).fetchone()
-                _check_staged(table, found, rows[table.name])
-            for statement in publication(run):
-                connection.execute(statement)
+            _publish(connection, run, rows)
 
     def discard(self, run: str) -> None:
-        with self._transaction("discard") as connection:
-            for table in TABLES:
-                connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
-
-    @contextmanager
-    def _transaction(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        try:
-            import psycopg
-
-            from conquiet.redaction import without_password
-        except ImportError as error:
-            raise MissingDependencyError(
-                'psycopg is not installed: pip install "conquiet[postgres]"'
-            ) from error
-        try:
-            with psycopg.connect(self.dsn, connect_timeout=10) as connection:
-                yield connection
-        except psycopg.Error as error:
-            failed = without_password(error)
-            raise StoreUnavailableError(
-                f"{what} on {redact_dsn(self.dsn)}: {redact(str(failed)).strip()}. Nothing was entered"
-            ) from failed
+        with postgres_transaction(self.dsn, "discard") as connection:
+            _discard(connection, run)
 
 
 @dataclass(frozen=True)
 class SqliteOutputs:
     """SQLite has one writer at a time: a task takes the lock for each Arrow batch, not for as long as it runs."""
 
-    path: str
+    file: SqliteFile
 
     def prepare(self, run: str) -> None:
-        with opened(self.path) as connection, transaction(connection, "prepare the tables"):
+        with self.file.transaction("prepare the tables") as connection:
             for table in TABLES:
                 connection.execute(creation(table, _SQLITE_TYPES))
                 columns = ", ".join(table.columns)
@@ -158,7 +124,7 @@ class SqliteOutputs:
         rows = 0
         places = ", ".join("?" for _ in table.columns)
         command = f"INSERT INTO {staging_name(table, run)} VALUES ({places})"  # noqa: S608 - our own names
-        with opened(self.path) as connection:
+        with self.file.open() as connection:
             for batch in batches:
                 columns = (
                     # SQLite has no times: as SQLAlchemy writes them, in UTC and without a zone.
@@ -173,26 +139,29 @@ class SqliteOutputs:
         return rows
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
-        with opened(self.path) as connection, transaction(connection, "publish"):
-            for table in TABLES:
-                found = connection.execute(staged_count(table, run)).fetchone()
-                _check_staged(table, found, rows[table.name])
-            for statement in publication(run):
-                connection.execute(statement)
+        with self.file.transaction("publish") as connection:
+            _publish(connection, run, rows)
 
     def discard(self, run: str) -> None:
-        with opened(self.path) as connection, transaction(connection, "discard"):
-            for table in TABLES:
-                connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
+        with self.file.transaction("discard") as connection:
+            _discard(connection, run)
 
 
-def _check_staged(table: OutputTable, found: tuple[int] | None, rows: int) -> None:
-    count = found[0] if found else 0
-    if count < rows:
-        raise StagingLostError(
-            f"{count:,} of {rows:,} staged rows of {table.name} are there; nothing was entered. The database crashed and "
-            "forgot them: save the outputs again"
-        )
+def _publish(connection: Any, run: str, rows: Mapping[str, int]) -> None:
+    for table in TABLES:
+        (found,) = connection.execute(staged_count(table, run)).fetchone()
+        if found < rows[table.name]:
+            raise StagingLostError(
+                f"{found:,} of {rows[table.name]:,} staged rows of {table.name} are there; nothing was entered. The "
+                "database crashed and lost them: save the outputs again"
+            )
+    for statement in publication(run):
+        connection.execute(statement)
+
+
+def _discard(connection: Any, run: str) -> None:
+    for table in TABLES:
+        connection.execute(f"DROP TABLE IF EXISTS {staging_name(table, run)}")
 
 
 def _is_left(staging: str) -> bool:

@@ -1,4 +1,4 @@
-"""Staging for the job sink on PostgreSQL: COPY in, and one statement that makes jobs of all that is there.
+"""Staging for the job sink on PostgreSQL: rows come in by COPY, and one statement makes them jobs.
 
 The staging table is unlogged, so that COPY costs what copying costs. A crash of the server empties it, which is noticed:
 the commit counts. An attempt is one transaction: killed, it leaves nothing.
@@ -7,16 +7,14 @@ the commit counts. An attempt is one transaction: killed, it leaves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import errors as pg
 
-from conquiet.errors import StoreUnavailableError, redact
-from conquiet.redaction import redact_dsn, without_password
-from conquiet.spark.sink.copy_text import copy_lines
+from conquiet.jobs.backends.postgres.bulk import insert_selected
+from conquiet.spark.databases import copy_lines, postgres_transaction
 from conquiet.spark.sink.job_rows import COLUMNS
 from conquiet.spark.sink.jobs import staging_lost
 from conquiet.spark.sink.options import JobOptions
@@ -30,14 +28,14 @@ class PostgresStaging:
         self._options = options
 
     def prepare(self) -> None:
-        with self._connection("prepare") as connection:
+        with postgres_transaction(self._options.dsn, "prepare") as connection:
             # Two queries that start at once must not both create the tables.
             connection.execute("SELECT pg_advisory_xact_lock(7305812)")
             connection.execute(_TABLES)
 
     def stage(self, columns: Iterator[Sequence[pa.Array]], batch: Batch, attempt: int) -> int:
         rows = 0
-        with self._connection("stage") as connection:
+        with postgres_transaction(self._options.dsn, "stage") as connection:
             connection.execute(_REGISTER, {"attempt": attempt, "sink": batch.sink, "batch": batch.number})
             with connection.cursor().copy(_COPY) as copy:
                 for part in columns:
@@ -50,14 +48,18 @@ class PostgresStaging:
             "attempts": list(attempts),
             "sink": batch.sink,
             "batch": batch.number,
-            "queue": self._options.queue,
-            "max_retries": self._options.max_retries,
             "journal_seconds": self._options.journal_seconds,
         }
-        with self._connection("publish") as connection:
+        with postgres_transaction(self._options.dsn, "publish") as connection:
             # First: of two drivers with one batch, the second waits here, holding nothing that the first may remove.
             if connection.execute(_JOURNAL, values).rowcount:
-                added = self._add(connection, values)
+                added = insert_selected(
+                    connection,
+                    _STAGED,
+                    values,
+                    queue=self._options.queue,
+                    max_retries=self._options.max_retries,
+                )
                 found = (
                     rows if added == rows and _emptied(connection, values) else _removed(connection, values)
                 )
@@ -67,16 +69,8 @@ class PostgresStaging:
                 _removed(connection, values)
             self._remove_others(connection, attempts, batch)
 
-    def _add(self, connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
-        """Ids that exist are rare, and passing over them makes every row dearer by half: done only if there are some."""
-        try:
-            with connection.transaction():
-                return connection.execute(_ADD, values).rowcount
-        except pg.UniqueViolation:
-            return connection.execute(f"{_ADD} ON CONFLICT DO NOTHING", values).rowcount
-
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
-        with self._connection("discard") as connection:
+        with postgres_transaction(self._options.dsn, "discard") as connection:
             _removed(connection, {"attempts": list(attempts)})
             connection.execute(_UNREGISTER, {"attempts": list(attempts)})
 
@@ -92,19 +86,6 @@ class PostgresStaging:
         left = {attempt for (attempt,) in connection.execute(_LEFT, values)} - set(attempts)
         if left:
             _removed(connection, {"attempts": list(left)})
-
-    @contextmanager
-    def _connection(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction on a connection of its own: committed at the end, rolled back on an exception."""
-        dsn = self._options.dsn
-        try:
-            with psycopg.connect(dsn, connect_timeout=10) as connection:
-                yield connection
-        except psycopg.Error as error:
-            failed = without_password(error)
-            raise StoreUnavailableError(
-                f"{what} on {redact_dsn(dsn)}: {redact(str(failed)).strip()}"
-            ) from failed
 
 
 def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int:
@@ -168,15 +149,9 @@ ON CONFLICT (sink) DO UPDATE SET batch = excluded.batch, published_at = excluded
 WHERE known.batch < excluded.batch
 """
 
-_ADD = """
-WITH clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)
-)
-INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
-    correlation_id)
-SELECT id, %(queue)s, payload, priority, 'Ready', %(max_retries)s, delay_seconds > 0,
-    CASE WHEN delay_seconds > 0 THEN clock.now + delay_seconds * interval '1 second' END, clock.now, correlation_id
-FROM clock, conquiet_spark_staging WHERE attempt = ANY(%(attempts)s::bigint[])
+_STAGED = """
+SELECT id, payload, priority, delay_seconds, correlation_id FROM conquiet_spark_staging
+WHERE attempt = ANY(%(attempts)s::bigint[])
 """
 
 _LEFT = """

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from conquiet.clock import SYSTEM_CLOCK, on_grid
+from conquiet.clock import SYSTEM_CLOCK
+from conquiet.jobs.backends.sqlite.bulk import insert_selected
+from conquiet.spark.databases import SqliteFile
 from conquiet.spark.sink.jobs import staging_lost
 from conquiet.spark.sink.options import JobOptions
 from conquiet.spark.sink.writers import Batch
-from conquiet.sqlite_files import opened, transaction
+from conquiet.sqlite_files import transaction
 
 if TYPE_CHECKING:
     from pyarrow import Array
@@ -24,21 +25,16 @@ __all__ = ["SqliteStaging"]
 class SqliteStaging:
     def __init__(self, options: JobOptions) -> None:
         self._options = options
-        path, _, setting = options.dsn.removeprefix("sqlite:///").partition("?")
-        self._path = unquote(path)
-        self._synchronous = setting.removeprefix("synchronous=") or "FULL"
+        self._file = SqliteFile(options.dsn)
 
     def prepare(self) -> None:
-        with (
-            opened(self._path, self._synchronous) as connection,
-            transaction(connection, "prepare the staging of jobs"),
-        ):
+        with self._file.transaction("prepare the staging of jobs") as connection:
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
 
     def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
         rows = 0
-        with opened(self._path, self._synchronous) as connection:
+        with self._file.open() as connection:
             for part in columns:
                 values = zip(*(column.to_pylist() for column in part), strict=True)
                 with transaction(connection, "stage jobs"):
@@ -49,8 +45,8 @@ class SqliteStaging:
         return rows
 
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
-        with opened(self._path, self._synchronous) as connection, transaction(connection, "publish jobs"):
-            now = on_grid(SYSTEM_CLOCK.time())
+        with self._file.transaction("publish jobs") as connection:
+            now = SYSTEM_CLOCK.time()
             connection.execute("CREATE TEMP TABLE published AS SELECT 0 AS attempt WHERE 0")
             connection.executemany("INSERT INTO published VALUES (?)", ((attempt,) for attempt in attempts))
             connection.execute(
@@ -62,8 +58,13 @@ class SqliteStaging:
                 found = connection.execute(_COUNT).fetchone()[0]
                 if found != rows:
                     raise staging_lost(found, rows, batch)
-                values = {"queue": self._options.queue, "max_retries": self._options.max_retries, "now": now}
-                connection.execute(_ADD, values)
+                insert_selected(
+                    connection,
+                    _STAGED,
+                    queue=self._options.queue,
+                    max_retries=self._options.max_retries,
+                    now=now,
+                )
             values = {
                 "sink": batch.sink,
                 "batch": batch.number,
@@ -73,7 +74,7 @@ class SqliteStaging:
             connection.execute(_UNREGISTER_OVER, values)
 
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
-        with opened(self._path, self._synchronous) as connection, transaction(connection, "discard jobs"):
+        with self._file.transaction("discard jobs") as connection:
             for table in ("staging", "attempts"):
                 statement = f"DELETE FROM conquiet_spark_{table} WHERE attempt = ?"  # noqa: S608 - one of two names
                 connection.executemany(statement, ((attempt,) for attempt in attempts))
@@ -114,13 +115,9 @@ ON CONFLICT (sink) DO UPDATE SET batch = excluded.batch, published_at = excluded
 WHERE known.batch < excluded.batch
 """
 _COUNT = "SELECT count(*) FROM conquiet_spark_staging WHERE attempt IN (SELECT attempt FROM temp.published)"
-_ADD = """
-INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
-    correlation_id)
-SELECT id, :queue, payload, priority, 'Ready', :max_retries, delay_seconds > 0,
-    CASE WHEN delay_seconds > 0 THEN round(:now + delay_seconds, 6) END, :now, correlation_id
-FROM conquiet_spark_staging WHERE attempt IN (SELECT attempt FROM temp.published)
-ON CONFLICT DO NOTHING
+_STAGED = """
+SELECT id, payload, priority, delay_seconds, correlation_id FROM conquiet_spark_staging
+WHERE attempt IN (SELECT attempt FROM temp.published)
 """
 _OVER = "(sink = :sink AND batch <= :batch) OR staged_at < :before"
 _REMOVE_OVER = f"""

@@ -29,6 +29,15 @@ FROM clock, unnest(%(ids)s::text[], %(payloads)s::text[], %(priorities)s::int[],
         WITH ORDINALITY AS new (id, payload, priority, delay, max_retries, correlation_id, place)
 ORDER BY place;
 
+-- name: insert_selected
+-- Adds Ready jobs from the rows of a query, all or none, and wakes the workers that listen, once.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s))
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
+    correlation_id)
+SELECT id, %(queue)s, payload, priority, 'Ready', %(max_retries)s, delay_seconds > 0,
+    CASE WHEN delay_seconds > 0 THEN clock.now + delay_seconds * interval '1 second' END, clock.now, correlation_id
+FROM clock, ({select}) AS new;
+
 -- name: existing
 SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s::text[]);
 

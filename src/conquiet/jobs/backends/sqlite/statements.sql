@@ -6,6 +6,15 @@
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
 VALUES (?, ?, ?, ?, 'Ready', ?, ?, ?, ?, ?);
 
+-- name: insert_selected
+-- Adds Ready jobs from the rows of a query, without those whose ids are taken. (WHERE true: without it SQLite would read
+-- ON as the begin of a join condition.)
+INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
+SELECT id, :queue, payload, priority, 'Ready', :max_retries, delay_seconds > 0,
+    CASE WHEN delay_seconds > 0 THEN round(:now + delay_seconds, 6) END, :now, correlation_id
+FROM ({select}) WHERE true
+ON CONFLICT DO NOTHING;
+
 -- name: existing
 -- Which of these ids are taken.
 SELECT value FROM json_each(:ids) WHERE value IN (SELECT id FROM conquiet_jobs);

@@ -22,7 +22,7 @@ from conquiet.queue import (
     connect_async,
 )
 from conquiet.reconcile import PlatformFetcher, ReconciliationService, open_database
-from conquiet.reconcile.spark.output_databases import new_run, output_database
+from conquiet.reconcile.spark.outputs.databases import new_run, output_database
 from conquiet.spark.sink.writers import ConquietBatchWriter
 from conquiet.spark.source.batch import ConquietBatchReader
 from conquiet.spark.source.blocks import Block

@@ -22,7 +22,7 @@ from conquiet.local import CircuitBreakerRegistry, PriorityDelayQueue, QueueSett
 from conquiet.reconcile import PlatformFetcher, RetryScheduler, SimulatedAdapter, resume, run_reconciliation
 from conquiet.reconcile.database import SharedPool, create_tables, translate_errors
 from conquiet.reconcile.job import ReconciliationJob
-from conquiet.reconcile.models import AffiliateReport, Attempt, Base, ScheduledAttempt
+from conquiet.reconcile.models import AffiliateReport, Base, ReportAttempt, ScheduledAttempt
 from conquiet.verify.history import Event, Violation, check
 from tests.simulation.played import Played
 from tests.simulation.stage import Stage
@@ -242,7 +242,9 @@ class ReconcilingSchedule:
     def judge_database(self) -> None:
         with self.sessions() as session:
             for report in session.scalars(select(AffiliateReport)):
-                made = session.scalars(select(Attempt.attempt).where(Attempt.report_id == report.id)).all()
+                made = session.scalars(
+                    select(ReportAttempt.attempt).where(ReportAttempt.report_id == report.id)
+                ).all()
                 left = session.scalars(
                     select(ScheduledAttempt.attempt).where(ScheduledAttempt.report_id == report.id)
                 ).all()
@@ -304,7 +306,7 @@ def _new_attempts(session: Session) -> list[dict[str, Any]]:
     return [
         {"report_id": row[0], "attempt": row[1], "scheduled_retry_at": row[2]}
         for row in session.execute(
-            select(Attempt.report_id, Attempt.attempt, Attempt.scheduled_retry_at)
+            select(ReportAttempt.report_id, ReportAttempt.attempt, ReportAttempt.scheduled_retry_at)
         ).all()
         if _id(row[0], row[1]) not in known
     ]

@@ -16,7 +16,7 @@ from conquiet.reconcile import (
     TRUST_EVENTS,
     AffiliateReport,
     Alert,
-    Attempt,
+    ReportAttempt,
     Rules,
     Status,
     TrustEntry,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Findings", "Line", "add_retries", "compared", "counted"]
 
-_REPORTS, _ATTEMPTS, _TRUST, _ALERTS = map(table_of, (AffiliateReport, Attempt, TrustEntry, Alert))
+_REPORTS, _ATTEMPTS, _TRUST, _ALERTS = map(table_of, (AffiliateReport, ReportAttempt, TrustEntry, Alert))
 
 
 @dataclass

@@ -20,7 +20,7 @@ from conquiet.errors import (
     ReportNotFoundError,
     ReportRefusedError,
 )
-from conquiet.reconcile.job import JobQueue, ReconciliationJob
+from conquiet.reconcile.job import JOB_ID, JobQueue, ReconciliationJob
 from conquiet.reconcile.rules import (
     DEFAULT_RULES,
     LEVELS,
@@ -49,18 +49,18 @@ from conquiet.reconcile.verdict import (
 
 if TYPE_CHECKING:
     from conquiet.reconcile.alerts import alerts_of
-    from conquiet.reconcile.attempt import ReconciliationResult
+    from conquiet.reconcile.attempt import run_reconciliation
     from conquiet.reconcile.database import open_database
     from conquiet.reconcile.intake.http import create_app
     from conquiet.reconcile.intake.submission import MAX_NAME
-    from conquiet.reconcile.models import AffiliateReport, Alert, Attempt, TrustEntry, table_of
+    from conquiet.reconcile.models import AffiliateReport, Alert, ReportAttempt, TrustEntry, table_of
     from conquiet.reconcile.platforms.adapter import AdapterRegistry, Observation, PlatformAdapter
     from conquiet.reconcile.platforms.fetcher import ADAPTERS, FetchError, FetchOutcome, PlatformFetcher
     from conquiet.reconcile.platforms.http import HttpAdapter
     from conquiet.reconcile.platforms.simulated import SimulatedAdapter
     from conquiet.reconcile.queues import JobStoreQueue, StreamQueue
     from conquiet.reconcile.reconciler import Reconciler
-    from conquiet.reconcile.reconciliation import run_reconciliation
+    from conquiet.reconcile.result import ReconciliationResult
     from conquiet.reconcile.scheduler import RetryScheduler, resume
     from conquiet.reconcile.service import ReconciliationService
     from conquiet.reconcile.task import PlatformUnavailable, ReconciliationTask
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADAPTERS",
     "DEFAULT_RULES",
+    "JOB_ID",
     "LEVELS",
     "MAX_CLAIM",
     "MAX_NAME",
@@ -78,7 +79,6 @@ __all__ = [
     "AffiliateReport",
     "Alert",
     "AlertRule",
-    "Attempt",
     "AttemptOrderError",
     "FetchError",
     "FetchOutcome",
@@ -102,6 +102,7 @@ __all__ = [
     "ReconciliationResult",
     "ReconciliationService",
     "ReconciliationTask",
+    "ReportAttempt",
     "ReportNotFoundError",
     "ReportRefusedError",
     "RetryRule",
@@ -132,17 +133,17 @@ __all__ = [
 
 _LATER = {
     "alerts": ("alerts_of",),
-    "attempt": ("ReconciliationResult",),
+    "attempt": ("run_reconciliation",),
     "database": ("open_database",),
     "platforms.fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
     "platforms.http": ("HttpAdapter",),
     "intake.http": ("create_app",),
     "platforms.adapter": ("AdapterRegistry", "Observation", "PlatformAdapter"),
-    "models": ("AffiliateReport", "Alert", "Attempt", "TrustEntry", "table_of"),
+    "models": ("AffiliateReport", "Alert", "ReportAttempt", "TrustEntry", "table_of"),
     "intake.submission": ("MAX_NAME",),
     "queues": ("JobStoreQueue", "StreamQueue"),
     "reconciler": ("Reconciler",),
-    "reconciliation": ("run_reconciliation",),
+    "result": ("ReconciliationResult",),
     "scheduler": ("RetryScheduler", "resume"),
     "service": ("ReconciliationService",),
     "platforms.simulated": ("SimulatedAdapter",),

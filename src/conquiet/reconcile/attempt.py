@@ -1,94 +1,246 @@
-"""What an attempt needs to know, how it ended, and how that is told: log lines, a span, metrics."""
+"""One attempt at one report: read it, ask the platform, judge, and write all that follows in one transaction.
+
+`read_case`, `PlatformFetcher.fetch` and `record_attempt` are the three steps; `run_reconciliation` takes them in a row.
+The row (report, attempt) is inserted first: whoever inserts it applies trust, alert and retry, in the same transaction.
+A second delivery finds it, waits for it if need be, and changes nothing.
+"""
 
 from __future__ import annotations
 
-import logging
-from contextvars import copy_context
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Protocol
 
-from conquiet.observe import RECONCILE_METRICS, Spans
-from conquiet.reconcile.rules import AlertRule, Level, Status
-from conquiet.reconcile.verdict import Metrics
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.orm import Session
 
-__all__ = ["Case", "ReconciliationResult", "say", "start_span"]
+from conquiet.clock import SYSTEM_CLOCK, Clock, utc
+from conquiet.errors import AttemptOrderError, ReconcileConfigError, ReportNotFoundError
+from conquiet.reconcile.alerts import raise_alert
+from conquiet.reconcile.database import insert_or_ignore
+from conquiet.reconcile.models import AffiliateReport, ReportAttempt, ScheduledAttempt, table_of
+from conquiet.reconcile.platforms.fetcher import FetchOutcome
+from conquiet.reconcile.result import Case, ReconciliationResult, say, start_span
+from conquiet.reconcile.rules import DEFAULT_RULES, Level, Rules, Status
+from conquiet.reconcile.trust import record_trust
+from conquiet.reconcile.verdict import Metrics, alert_for, classify, elapsed_hours, retry_at
 
-_log = logging.getLogger("conquiet.reconcile")
+__all__ = ["Fetcher", "read_case", "record_attempt", "run_reconciliation"]
 
-
-class Case(NamedTuple):
-    """A report whose attempt is to be made."""
-
-    report_id: int
-    attempt: int
-    affiliate_id: str
-    platform: str
-    post_id: str
-    claimed: Metrics
-    submitted_at: datetime
-    correlation_id: str | None
-
-
-class ReconciliationResult(NamedTuple):
-    """How an attempt ended. `applied` is False if it had been recorded before, and nothing was changed now."""
-
-    report_id: int
-    attempt: int
-    status: Status
-    level: Level | None
-    scheduled_retry_at: datetime | None
-    error_code: str | None
-    applied: bool
-    alert: AlertRule | None = None  # that this attempt raised
-
-    @property
-    def is_final(self) -> bool:
-        return self.scheduled_retry_at is None
+_REPORTS, _ATTEMPTS, _SCHEDULED = (
+    table_of(AffiliateReport),
+    table_of(ReportAttempt),
+    table_of(ScheduledAttempt),
+)
 
 
-def start_span(report_id: int, attempt: int, correlation_id: str | None) -> Any:
-    spans = Spans.if_wanted("conquiet.reconcile")
-    if spans is None:
-        return None
-    attributes: dict[str, Any] = {"conquiet.report_id": report_id, "conquiet.report_attempt": attempt}
-    if correlation_id is not None:
-        attributes["conquiet.correlation_id"] = correlation_id
-    return spans.start("reconcile", copy_context(), attributes)
+class Fetcher(Protocol):
+    """What the reconciliation asks; `PlatformFetcher` is one."""
+
+    def fetch(self, platform: str, post_id: str) -> FetchOutcome: ...
 
 
-def say(result: ReconciliationResult, correlation_id: str | None) -> None:
-    """After the commit: what is said has happened."""
-    fields = {
-        "report_id": result.report_id,
-        "attempt": result.attempt,
-        "status": result.status.value,
-        "correlation_id": correlation_id,
-    }
-    if not result.applied:
-        _log.info(
-            "report %s, attempt %s was recorded before (%s): nothing was changed",
-            result.report_id,
-            result.attempt,
-            result.status.value,
-            extra={"event": "report_redelivered", **fields},
+def run_reconciliation(
+    report_id: int,
+    *,
+    fetcher: Fetcher,
+    session_factory: Callable[[], Session] | None = None,
+    session: Session | None = None,
+    rules: Rules = DEFAULT_RULES,
+    clock: Clock = SYSTEM_CLOCK,
+    attempt: int = 1,
+    correlation_id: str | None = None,
+    commit: bool = False,
+) -> ReconciliationResult:
+    """Make attempt number `attempt` at a report; if it is recorded already, say how it ended.
+
+    With `session_factory` it commits, and holds no transaction while the platform is asked. With `session` everything
+    happens in the caller's transaction, which the caller commits: together with the ack of a job, for instance. With
+    `commit` as well the session is committed here, before the platform is asked and at the end.
+    """
+    if (session_factory is None) == (session is None):
+        raise ReconcileConfigError("run_reconciliation needs either session_factory or session")
+    if type(attempt) is not int or attempt < 1:
+        raise ReconcileConfigError(f"attempt must be an int of at least 1, not {attempt!r}")
+    span = start_span(report_id, attempt, correlation_id)
+    try:
+        with _scope(session_factory, session, commit) as own:
+            found = read_case(own, report_id, attempt)
+        if isinstance(found, ReconciliationResult):
+            result = found
+        else:
+            outcome = fetcher.fetch(found.platform, found.post_id)
+            with _scope(session_factory, session, commit) as own:
+                result = record_attempt(own, found, outcome, rules=rules, now=utc(clock.time()))
+        if span is not None:
+            span.set_attribute("conquiet.status", result.status.value)
+    finally:
+        if span is not None:
+            span.end()
+    say(result, correlation_id or (found.correlation_id if isinstance(found, Case) else None))
+    return result
+
+
+def read_case(session: Session, report_id: int, attempt: int) -> Case | ReconciliationResult:
+    """What the attempt needs to know; or how it, or the one that made it needless, ended."""
+    connection = session.connection()
+    row = connection.execute(_READ, {"report_id": report_id}).first()
+    if row is None:
+        raise ReportNotFoundError(f"there is no report {report_id}")
+    if attempt <= row.attempts or row.finished_at is not None:
+        connection.execute(_UNSCHEDULE, {"of_report": report_id, "up_to": attempt})
+        return _recorded(connection, report_id, min(attempt, row.attempts))
+    if attempt > row.attempts + 1:
+        raise AttemptOrderError(
+            f"report {report_id} has had {row.attempts} attempts: number {attempt} cannot be the next"
         )
-        return
-    RECONCILE_METRICS.reconciled(result.status.value)
-    _log.info(
-        "report %s, attempt %s: %s%s",
-        result.report_id,
-        result.attempt,
-        result.status.value,
-        f" ({result.error_code})" if result.error_code else "",
-        extra={"event": "report_reconciled", "error_code": result.error_code, **fields},
+    return Case(
+        report_id,
+        attempt,
+        row.affiliate_id,
+        row.platform,
+        row.post_id,
+        Metrics(row.claimed_views, row.claimed_clicks, row.claimed_conversions),
+        row.submitted_at,
+        row.correlation_id,
     )
-    if result.alert is not None:
-        kind, severity = result.alert.kind, result.alert.severity
-        _log.warning(
-            "alert (%s, %s): report %s is %s",
-            kind,
-            severity,
-            result.report_id,
-            result.status.value,
-            extra={"event": "alert_raised", "kind": kind, "severity": severity, **fields},
+
+
+def record_attempt(
+    session: Session, case: Case, outcome: FetchOutcome, *, rules: Rules = DEFAULT_RULES, now: datetime
+) -> ReconciliationResult:
+    """Judge and write: verdict, trust, alert, next attempt. Nothing of it if the attempt is recorded already."""
+    verdict = classify(
+        case.claimed, outcome.metrics, elapsed_hours(case.submitted_at, outcome.observed_at), rules
+    )
+    next_at = retry_at(verdict.status, case.attempt, case.submitted_at, now, rules)
+    connection = session.connection()
+    is_ours = insert_or_ignore(
+        connection,
+        _ATTEMPTS,
+        {
+            "report_id": case.report_id,
+            "attempt": case.attempt,
+            "attempted_at": now,
+            "observed_at": None if outcome.error_code else outcome.observed_at,
+            "status": verdict.status.value,
+            "level": verdict.level,
+            "observed_views": outcome.metrics.views,
+            "observed_clicks": outcome.metrics.clicks,
+            "observed_conversions": outcome.metrics.conversions,
+            "max_diff": verdict.max_diff,
+            "confidence": verdict.confidence,
+            "missing_fields": ",".join(verdict.missing_fields),
+            "error_code": outcome.error_code,
+            "error_detail": outcome.detail or None,
+            "scheduled_retry_at": next_at,
+        },
+    )
+    if not is_ours:
+        return _recorded(connection, case.report_id, case.attempt)
+    advanced = connection.execute(
+        _ADVANCE,
+        {
+            "of_report": case.report_id,
+            "done": case.attempt - 1,
+            "attempts": case.attempt,
+            "status": verdict.status.value,
+            "level": verdict.level,
+            "scheduled_retry_at": next_at,
+            "finished_at": now if next_at is None else None,
+        },
+    )
+    if advanced.rowcount != 1:
+        raise AttemptOrderError(
+            f"report {case.report_id} changed while attempt {case.attempt} was made: nothing of it was recorded"
         )
+    connection.execute(_UNSCHEDULE, {"of_report": case.report_id, "up_to": case.attempt})
+    if next_at is not None:
+        scheduled = {"report_id": case.report_id, "attempt": case.attempt + 1, "due_at": next_at}
+        insert_or_ignore(connection, _SCHEDULED, scheduled | {"enqueued_at": None})
+    if verdict.trust_event is not None:
+        record_trust(
+            connection,
+            report_id=case.report_id,
+            attempt=case.attempt,
+            affiliate_id=case.affiliate_id,
+            event=verdict.trust_event,
+            now=now,
+            rules=rules,
+        )
+    alert = alert_for(verdict.status, verdict.level, next_at is not None, rules)
+    if alert is not None and not raise_alert(
+        connection, alert, report_id=case.report_id, attempt=case.attempt, now=now
+    ):
+        alert = None
+    return ReconciliationResult(
+        case.report_id,
+        case.attempt,
+        verdict.status,
+        verdict.level,
+        next_at,
+        outcome.error_code,
+        applied=True,
+        alert=alert,
+    )
+
+
+_READ = select(
+    *(
+        _REPORTS.c[name]
+        for name in (
+            "affiliate_id", "platform", "post_id", "claimed_views", "claimed_clicks", "claimed_conversions",
+            "submitted_at", "correlation_id", "attempts", "finished_at",
+        )
+    )
+).where(_REPORTS.c.id == bindparam("report_id"))  # fmt: skip
+_ADVANCE = (
+    _REPORTS.update()
+    .where(
+        _REPORTS.c.id == bindparam("of_report"),
+        _REPORTS.c.attempts == bindparam("done"),
+        _REPORTS.c.finished_at.is_(None),
+    )
+    .values(
+        {
+            name: bindparam(name)
+            for name in ("attempts", "status", "level", "scheduled_retry_at", "finished_at")
+        }
+    )
+)
+# A row in scheduled_attempts says that the attempt is still to be made. Now it is not.
+_UNSCHEDULE = _SCHEDULED.delete().where(
+    _SCHEDULED.c.report_id == bindparam("of_report"), _SCHEDULED.c.attempt <= bindparam("up_to")
+)
+_RECORDED = select(
+    _ATTEMPTS.c.status, _ATTEMPTS.c.level, _ATTEMPTS.c.scheduled_retry_at, _ATTEMPTS.c.error_code
+).where(_ATTEMPTS.c.report_id == bindparam("report_id"), _ATTEMPTS.c.attempt == bindparam("attempt"))
+
+
+def _recorded(connection: Connection, report_id: int, attempt: int) -> ReconciliationResult:
+    row = connection.execute(_RECORDED, {"report_id": report_id, "attempt": attempt}).one()
+    level = None if row.level is None else Level(row.level)
+    return ReconciliationResult(
+        report_id,
+        attempt,
+        Status(row.status),
+        level,
+        row.scheduled_retry_at,
+        row.error_code,
+        applied=False,
+    )
+
+
+@contextmanager
+def _scope(factory: Callable[[], Session] | None, session: Session | None, commit: bool) -> Iterator[Session]:
+    """A session of our own, committed at the end and closed; or the caller's, committed if that is wanted."""
+    if session is not None:
+        yield session
+        if commit:
+            session.commit()
+        return
+    assert factory is not None
+    with factory() as own:  # its end rolls back what was not committed
+        yield own
+        own.commit()

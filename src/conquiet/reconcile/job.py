@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from conquiet.errors import PayloadError
 
-__all__ = ["JobQueue", "ReconciliationJob"]
+__all__ = ["JOB_ID", "JobQueue", "ReconciliationJob"]
+
+JOB_ID: Final = "report-%d-attempt-%d"
+"""The id of the job for an attempt, as printf reads it, in Python and in Spark SQL. A job that is enqueued twice has the
+same id both times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,11 @@ class ReconciliationJob:
     scheduled_at: datetime | None = None
     correlation_id: str | None = None
     attempt: int = 1
+
+    @property
+    def id(self) -> str:
+        """Its id in a job store."""
+        return JOB_ID % (self.affiliate_report_id, self.attempt)
 
     def to_payload(self) -> dict[str, Any]:
         """As JSON, for queues that live outside the process."""

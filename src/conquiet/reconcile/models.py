@@ -33,8 +33,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column
 __all__ = [
     "AffiliateReport",
     "Alert",
-    "Attempt",
     "Base",
+    "ReportAttempt",
     "ScheduledAttempt",
     "TrustEntry",
     "UtcDateTime",
@@ -120,7 +120,7 @@ Index(
 )
 
 
-class Attempt(Base):
+class ReportAttempt(Base):
     """One comparison of a report with its platform."""
 
     __tablename__ = "attempts"

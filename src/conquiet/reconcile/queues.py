@@ -50,7 +50,7 @@ class JobStoreQueue:
             self._store.enqueue(
                 self._queue,
                 job.to_payload(),
-                id=f"report-{job.affiliate_report_id}-attempt-{job.attempt}",
+                id=job.id,
                 priority=self._priorities[priority],
                 delay=delay_seconds,
                 correlation_id=job.correlation_id,

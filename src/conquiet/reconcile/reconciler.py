@@ -7,9 +7,9 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.reconcile.attempt import ReconciliationResult
+from conquiet.reconcile.attempt import Fetcher, run_reconciliation
 from conquiet.reconcile.job import ReconciliationJob
-from conquiet.reconcile.reconciliation import Fetcher, run_reconciliation
+from conquiet.reconcile.result import ReconciliationResult
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 
 __all__ = ["Reconciler"]

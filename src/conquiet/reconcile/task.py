@@ -15,11 +15,11 @@ from conquiet.errors import (
     ReportNotFoundError,
     ReportRefusedError,
 )
-from conquiet.reconcile.adoption import adopt_report, carries_report, refuse_another
-from conquiet.reconcile.attempt import Case, ReconciliationResult, say
+from conquiet.reconcile.attempt import Fetcher, read_case, record_attempt
+from conquiet.reconcile.carried_report import adopt_report, carries_report, refuse_another
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.platforms.fetcher import FetchOutcome
-from conquiet.reconcile.reconciliation import Fetcher, read_case, record_attempt
+from conquiet.reconcile.result import Case, ReconciliationResult, say
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.task import ConsumerTask, ExceptionCategory, Transaction, TransactionException
 

@@ -23,7 +23,7 @@ from conquiet.reconcile import (
     open_database,
     trust_scores,
 )
-from conquiet.reconcile.models import AffiliateReport, Attempt, TrustEntry
+from conquiet.reconcile.models import AffiliateReport, ReportAttempt, TrustEntry
 from conquiet.testing import ManualClock
 from tests.acceptance.reconcile import worker
 from tests.campaign import campaign_size
@@ -98,14 +98,14 @@ def test_every_report_is_reconciled_and_every_score_as_undisturbed(
             while not finished(sessions):
                 workers.check()
                 scheduler.run_once(utc(clock.time() + A_DAY))  # tomorrow every retry is due
-                done = count(sessions, Attempt)
+                done = count(sessions, ReportAttempt)
                 if workers.killed < kills and done >= (workers.killed + 1) * attempts // (kills + 1):
                     workers.kill_one()
                 Parker().park(0.02)
                 idle, seen = (0.0, done) if done > seen else (idle + 0.02, seen)
                 assert idle < PATIENCE, f"{done} of {attempts} attempts, and no more"
             assert workers.killed == kills
-    made = count(sessions, Attempt)
+    made = count(sessions, ReportAttempt)
     record_figure(
         f"{backend}: reconciling workers killed -9",
         n=kills,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from conquiet.clock import utc
 from conquiet.local import CircuitBreakerRegistry
 from conquiet.reconcile import Metrics, PlatformFetcher, SimulatedAdapter
-from conquiet.reconcile.models import AffiliateReport, Alert, Attempt, ScheduledAttempt, TrustEntry
+from conquiet.reconcile.models import AffiliateReport, Alert, ReportAttempt, ScheduledAttempt, TrustEntry
 from conquiet.testing import ManualClock
 
 NOTHING = Metrics(None, None, None)
@@ -67,7 +67,7 @@ def counts(sessions: sessionmaker[Session]) -> dict[str, int]:
     with sessions() as session:
         return {
             model.__tablename__: session.scalar(select(func.count()).select_from(model)) or 0
-            for model in (Attempt, TrustEntry, Alert, ScheduledAttempt)
+            for model in (ReportAttempt, TrustEntry, Alert, ScheduledAttempt)
         }
 
 

@@ -22,7 +22,7 @@ from conquiet.reconcile import (
     run_reconciliation,
     trust_scores,
 )
-from conquiet.reconcile.models import AffiliateReport, Alert, Attempt
+from conquiet.reconcile.models import AffiliateReport, Alert, ReportAttempt
 from tests.campaign import campaign_size
 from tests.unit.reconcile import oracle
 from tests.unit.reconcile.oracle import Sample
@@ -93,7 +93,7 @@ def test_every_report_ends_as_the_oracle_says(sessions: Sessions, full: int) -> 
             session.commit()
     assert edges < len(samples) / 20
     with sessions() as session:
-        assert session.query(Attempt).count() == attempts
+        assert session.query(ReportAttempt).count() == attempts
         assert session.query(AffiliateReport).filter(AffiliateReport.finished_at.is_(None)).count() == 0
         found = {
             (one.report_id, one.status): (one.kind, one.severity) for one in session.scalars(select(Alert))

@@ -26,7 +26,7 @@ from conquiet.reconcile import (
     resume,
     trust_scores,
 )
-from conquiet.reconcile.models import AffiliateReport, Attempt
+from conquiet.reconcile.models import AffiliateReport, ReportAttempt
 from conquiet.task.mixins.policies import (
     BatchPolicy,
     ConcurrencyPolicy,
@@ -144,7 +144,7 @@ def test_when_the_retries_are_used_up_the_attempt_is_missing_data(sessions: Sess
     queue.enqueue(ReconciliationJob(report_id))
     task.consume_transactions(connector(), patient(3))
     assert adapter.calls == 3
-    (attempt,) = rows(sessions, Attempt)
+    (attempt,) = rows(sessions, ReportAttempt)
     assert (attempt.status, attempt.error_code) == ("MISSING_PLATFORM_DATA", "fetch_error")
     again = task.consume_transactions(connector(), patient(3))  # where it is delivered again it succeeds
     assert again.failed == 0
@@ -162,7 +162,7 @@ def test_what_does_not_help_is_not_asked_again(sessions: Sessions, rate: str) ->
         transaction(store(sessions, clock), 1), patient(1 if rate == "auth_error_rate" else 9)
     )
     expected = (1, "auth_error") if rate == "auth_error_rate" else (5, "circuit_open")
-    assert (adapter.calls, rows(sessions, Attempt)[0].error_code) == expected
+    assert (adapter.calls, rows(sessions, ReportAttempt)[0].error_code) == expected
     assert outcome.result.applied
 
 

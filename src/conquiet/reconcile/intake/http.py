@@ -41,7 +41,7 @@ from conquiet.reconcile.alerts import alerts_of
 from conquiet.reconcile.intake.desk import IntakeDesk
 from conquiet.reconcile.intake.submission import checked_name
 from conquiet.reconcile.job import JobQueue
-from conquiet.reconcile.models import AffiliateReport, Attempt
+from conquiet.reconcile.models import AffiliateReport, ReportAttempt
 from conquiet.reconcile.rules import DEFAULT_RULES, MAX_CLAIM, Rules
 
 __all__ = ["create_app"]
@@ -148,7 +148,9 @@ class _Intake:
             if report is None:
                 return None
             attempts = session.scalars(
-                select(Attempt).where(Attempt.report_id == report_id).order_by(Attempt.attempt)
+                select(ReportAttempt)
+                .where(ReportAttempt.report_id == report_id)
+                .order_by(ReportAttempt.attempt)
             )
             return {
                 **_shown(report, but=("attempts", "idempotency_key")),

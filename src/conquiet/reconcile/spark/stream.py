@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -23,26 +23,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
 from conquiet.reconcile import DEFAULT_RULES, Rules
-from conquiet.reconcile.spark.alerts import AlertMemory
+from conquiet.reconcile.spark.alert_memory import AlertMemory
 from conquiet.reconcile.spark.batch import ReconcileOutputs, judged_reports, moment_of, outputs_of
 from conquiet.reconcile.spark.counts import CountedOutputs
 from conquiet.reconcile.spark.inputs import ENQUEUED_AT, REPORTS, json_rows
+from conquiet.reconcile.spark.outputs.parquet import write_table
 from conquiet.reconcile.spark.quarantine import REASON, checked_reports
+from conquiet.reconcile.spark.retry_jobs import RetryJobs, write_retry_jobs
 from conquiet.spark.folders import is_complete, remove
 from conquiet.spark.progress import BATCH_COUNTS, CountedFrame
 
-__all__ = ["RetryJobs", "reconcile_stream"]
+__all__ = ["reconcile_stream"]
 
 _JUDGED_AT = "judged_at"
-_TO_THE_MICROSECOND = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-
-
-@dataclass(frozen=True)
-class RetryJobs:
-    """Where further attempts wait: a queue of the job store at `dsn`."""
-
-    dsn: str = field(repr=False)
-    queue: str = "reconciliation"
 
 
 def reconcile_stream(
@@ -131,12 +124,11 @@ class _Batches:
         counted = CountedOutputs(ReconcileOutputs(**(outputs._asdict() | {"alerts": alerts})))
         written = {}
         for table, frame in counted.tables._asdict().items():
-            folder = f"{self.output}/{table}/day={found.moment.date()}/batch={query[:8]}-{number}"
-            frame.write.mode("overwrite").parquet(folder)
+            folder = write_table(frame, self.output, table, found.moment, f"{query[:8]}-{number}")
             written[table] = spark.read.schema(frame.schema).parquet(folder)
         self.memory.add(written["alerts"], number, found.moment)
         if self.retry_jobs is not None:
-            _write_jobs(written["retries"], self.retry_jobs, f"reconcile-{query}", number)
+            write_retry_jobs(written["retries"], self.retry_jobs, f"reconcile-{query}", number)
         BATCH_COUNTS.put(query, number, counted.counts())
 
     def _judge(self, rows: DataFrame, aside: str) -> _Aside | None:
@@ -174,23 +166,6 @@ def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
     moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
     micros = moments.agg(f.unix_micros(f.min(_JUDGED_AT))).collect()[0][0]
     return None if micros is None else _Aside(judged, bad, _from_micros(micros), judged.count())
-
-
-def _write_jobs(retries: DataFrame, to: RetryJobs, sink: str, number: int) -> None:
-    """Jobs as `ReconciliationJob` reads them, with the whole report beside: whoever works on them needs no table."""
-    due_in = (f.unix_micros("scheduled_retry_at") - f.unix_micros(f.current_timestamp())) / f.lit(1_000_000.0)
-    payload = f.struct(
-        f.col("report_id").alias("affiliate_report_id"),
-        f.col("scheduled_retry_at").alias("scheduled_at"),
-        *(name for name in REPORTS if name != "report_id"),
-    )
-    jobs = retries.select(
-        f.concat(f.lit("report-"), f.col("report_id"), f.lit("-attempt-"), f.col("attempt")).alias("id"),
-        f.to_json(payload, _TO_THE_MICROSECOND).alias("payload"),
-        f.greatest(due_in, f.lit(0.0)).alias("delay_seconds"),
-    )
-    options = {"dsn": to.dsn, "queue": to.queue, "sinkId": sink, "batchId": str(number)}
-    jobs.write.format("conquiet").mode("append").options(**options).save()
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:

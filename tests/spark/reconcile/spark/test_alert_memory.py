@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from conquiet.reconcile.spark.alerts import AlertMemory
+from conquiet.reconcile.spark.alert_memory import AlertMemory
 
 pytestmark = pytest.mark.clause("P-08")
 

@@ -21,8 +21,8 @@ from conquiet.reconcile import DEFAULT_RULES
 from conquiet.reconcile.report import read_outputs
 from conquiet.reconcile.spark import read_reports, save_outputs
 from conquiet.reconcile.spark.batch import JudgedOutputs, ReconcileOutputs, reconcile_batch
-from conquiet.reconcile.spark.output_databases import OutputDatabase, new_run, output_database
-from conquiet.reconcile.spark.output_tables import TABLES, prepared, staging_name
+from conquiet.reconcile.spark.outputs.databases import OutputDatabase, new_run, output_database
+from conquiet.reconcile.spark.outputs.tables import TABLES, prepared, staging_name
 from tests.spark.reconcile.spark.cases import AS_OF, METRICS, REPORTS, Cases, Row, draw, verdicts
 
 pytestmark = pytest.mark.clause("P-09")

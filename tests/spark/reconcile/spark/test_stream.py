@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from conquiet.jobs import JobStore, open_store
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 from conquiet.reconcile import ReconciliationJob
+from conquiet.reconcile.spark import RetryJobs, reconcile_stream
 from conquiet.reconcile.spark.inputs import read_metrics
-from conquiet.reconcile.spark.stream import RetryJobs, reconcile_stream
 from tests.spark.reconcile.spark.cases import AS_OF, METRICS, Row
 
 pytestmark = pytest.mark.clause("P-08")

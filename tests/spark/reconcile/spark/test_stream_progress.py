@@ -15,7 +15,7 @@ from rich.console import Console
 from conquiet.reconcile.spark.batch import ReconcileOutputs, reconcile_batch
 from conquiet.reconcile.spark.batch_progress import shown
 from conquiet.reconcile.spark.inputs import read_metrics, read_reports
-from conquiet.reconcile.spark.outputs import save_outputs
+from conquiet.reconcile.spark.outputs.destination import save_outputs
 from conquiet.spark.progress import ProgressListener, QueryState, Tally, View
 from tests.spark.progress.test_listener import metric, until_said
 from tests.spark.reconcile.spark.cases import AS_OF

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from conquiet.connectors import IterableConnector
 from conquiet.reconcile import Metrics, ReconciliationTask
-from conquiet.reconcile.models import AffiliateReport, Attempt
+from conquiet.reconcile.models import AffiliateReport, ReportAttempt
 from conquiet.task.exceptions import ExceptionCategory
 from conquiet.testing import ManualClock
 from tests.integration.reconcile.reports import counts, moment, platform, report, rows, store
@@ -46,7 +46,7 @@ def test_the_report_is_taken_over_and_its_next_attempt_is_made_once(sessions: Se
     found = report(sessions, 70)
     assert (found.affiliate_id, found.attempts, found.status) == ("ann", 2, "MATCHED")
     assert found.submitted_at == moment(clock, -3600)
-    (attempt,) = rows(sessions, Attempt)
+    (attempt,) = rows(sessions, ReportAttempt)
     assert (attempt.report_id, attempt.attempt) == (70, 2)
     assert counts(sessions)["trust_ledger"] == 1
 

@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from conquiet.errors import ReconcileConfigError
-from conquiet.reconcile.attempt import Case
 from conquiet.reconcile.database import insert_or_ignore
 from conquiet.reconcile.intake.submission import Submission
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, table_of
+from conquiet.reconcile.result import Case
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.reconcile.verdict import risk_priority
 

@@ -14,8 +14,9 @@ from pyspark.storagelevel import StorageLevel
 
 from conquiet.errors import ReconcileConfigError, StoreUnavailableError
 from conquiet.reconcile.spark.batch import JudgedOutputs, ReconcileOutputs, moment_of
-from conquiet.reconcile.spark.output_databases import OutputDatabase, new_run, output_database
-from conquiet.reconcile.spark.output_tables import TABLES, OutputTable, prepared
+from conquiet.reconcile.spark.outputs.databases import OutputDatabase, new_run, output_database
+from conquiet.reconcile.spark.outputs.parquet import write_table
+from conquiet.reconcile.spark.outputs.tables import TABLES, OutputTable, prepared
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -50,7 +51,7 @@ _DATABASES = ("postgresql", "postgres", "sqlite")
 def _save_files(outputs: ReconcileOutputs, folder: str, moment: datetime) -> None:
     batch = f"{moment:%Y%m%dT%H%M%S.%fZ}"
     for table, frame in outputs._asdict().items():
-        frame.write.mode("overwrite").parquet(f"{folder}/{table}/day={moment.date()}/batch={batch}")
+        write_table(frame, folder, table, moment, batch)
 
 
 def _save_tables(outputs: JudgedOutputs, dsn: str, moment: datetime) -> None:

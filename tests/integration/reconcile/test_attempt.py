@@ -28,7 +28,7 @@ from conquiet.reconcile import (
     trust_score,
     trust_scores,
 )
-from conquiet.reconcile.models import AffiliateReport, Alert, Attempt, ScheduledAttempt, TrustEntry
+from conquiet.reconcile.models import AffiliateReport, Alert, ReportAttempt, ScheduledAttempt, TrustEntry
 from conquiet.testing import ManualClock
 from tests.integration.reconcile import killed
 from tests.integration.reconcile.reports import NOTHING, counts, moment, platform, report, rows, store
@@ -51,7 +51,7 @@ def test_a_match_is_recorded_with_its_trust(sessions: Sessions) -> None:
     kept = report(sessions, report_id)
     assert (kept.status, kept.level, kept.attempts, kept.scheduled_retry_at) == ("MATCHED", None, 1, None)
     assert kept.finished_at == moment(clock)
-    (attempt,) = rows(sessions, Attempt)
+    (attempt,) = rows(sessions, ReportAttempt)
     assert (attempt.observed_views, attempt.observed_clicks, attempt.observed_conversions) == (1000, 30, 2)
     assert (attempt.max_diff, attempt.confidence, attempt.missing_fields) == (0.0, 1.0, "")
     assert (attempt.attempted_at, attempt.observed_at) == (moment(clock), moment(clock))
@@ -145,7 +145,7 @@ def test_incomplete_data_is_asked_for_once_more(sessions: Sessions) -> None:
     better = run_reconciliation(second, session_factory=sessions, fetcher=fetcher, clock=clock, attempt=2)
     assert (better.status, better.is_final) == (Status.MATCHED, True)
     attempts = [
-        (one.attempt, one.missing_fields, round(one.confidence, 3)) for one in rows(sessions, Attempt)
+        (one.attempt, one.missing_fields, round(one.confidence, 3)) for one in rows(sessions, ReportAttempt)
     ]
     assert attempts == [(1, "clicks", 0.667), (2, "clicks", 0.667), (1, "clicks", 0.667), (2, "", 1.0)]
     assert [(entry.report_id, entry.attempt) for entry in rows(sessions, TrustEntry)] == [(second, 2)]
@@ -159,10 +159,10 @@ def test_a_platform_that_fails_is_missing_data_with_a_reason(sessions: Sessions)
     for report_id in reports:
         result = run_reconciliation(report_id, session_factory=sessions, fetcher=fetcher, clock=clock)
         assert (result.status, result.is_final) == (Status.MISSING_PLATFORM_DATA, False)
-    codes = [(one.error_code, one.error_detail) for one in rows(sessions, Attempt)]
+    codes = [(one.error_code, one.error_detail) for one in rows(sessions, ReportAttempt)]
     assert codes[:5] == [("fetch_error", "the simulated platform is out of order")] * 5
     assert codes[5][0] == "circuit_open"
-    assert {one.observed_at for one in rows(sessions, Attempt)} == {None}
+    assert {one.observed_at for one in rows(sessions, ReportAttempt)} == {None}
 
 
 @pytest.mark.clause("W-24")
@@ -324,7 +324,7 @@ def test_the_largest_claims_fit(sessions: Sessions) -> None:
     result = run_reconciliation(report_id, session_factory=sessions, fetcher=fetcher, clock=clock)
     assert (result.status, result.level) == (Status.AFFILIATE_OVERCLAIMED, Level.CRITICAL)
     assert report(sessions, report_id).claimed_views == most
-    assert rows(sessions, Attempt)[0].max_diff == float(most)
+    assert rows(sessions, ReportAttempt)[0].max_diff == float(most)
 
 
 def test_many_processes_may_open_a_new_database_at_once(dsn: str) -> None:

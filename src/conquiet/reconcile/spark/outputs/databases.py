@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from conquiet.errors import ReconcileConfigError, StagingLostError
-from conquiet.reconcile.spark.output_tables import (
+from conquiet.reconcile.spark.outputs.tables import (
     TABLES,
     OutputTable,
     creation,

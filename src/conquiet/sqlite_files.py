@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from conquiet.access import access_problem
 from conquiet.clock import SYSTEM_CLOCK, Parker
-from conquiet.errors import StoreUnavailableError
+from conquiet.errors import AccessProblem, StoreUnavailableError
 
 __all__ = [
     "BUSY_SECONDS",
@@ -67,7 +68,9 @@ def opened(path: str, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]
     try:
         connection = connected(path, synchronous)
     except sqlite3.Error as error:
-        raise StoreUnavailableError(f"sqlite:///{path} cannot be opened: {error}") from error
+        raise StoreUnavailableError(
+            f"sqlite:///{path} cannot be opened: {error}", problem=access_problem(error)
+        ) from error
     with closing(connection):
         yield connection
 
@@ -80,7 +83,9 @@ def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise StoreUnavailableError(f"{what}: SQLite: {error}. Nothing was changed") from error
+        raise StoreUnavailableError(
+            f"{what}: SQLite: {error}. Nothing was changed", problem=access_problem(error)
+        ) from error
     finally:
         rolled_back(connection)
 
@@ -108,7 +113,7 @@ def set_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or SYSTEM_CLOCK.monotonic() > deadline:
+            if access_problem(error) is not AccessProblem.LOCKED or SYSTEM_CLOCK.monotonic() > deadline:
                 raise
             Parker().park(0.01)
 

@@ -15,10 +15,10 @@ import pytest
 from conquiet.embedded import PostgresServer
 from conquiet.jobs import (
     JobConfigError,
-    JobError,
     JobState,
     NewJob,
-    OutcomeUnknownError,
+    StoreClosedError,
+    StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from tests.conformance.sources import Source, SqliteSource, waiting_backend
@@ -132,7 +132,7 @@ def test_an_ack_that_is_cut_off_has_an_unknown_outcome(server: PostgresServer, j
         *(server, how, "SELECT 1 FROM conquiet_jobs FOR UPDATE"),
         lambda: jobs.ack(held),
     )
-    assert type(error) is OutcomeUnknownError
+    assert type(error) is StoreOutcomeUnknownError
     assert "ack on postgresql://" in str(error)
     assert "read the job to find out" in str(error)
     assert password(server) not in str(error)
@@ -149,7 +149,7 @@ def test_so_has_an_enqueue(server: PostgresServer, jobs: Any) -> None:
         " VALUES ('a', 'orders', '{}', 1, 'Ready', 1, now())",
         lambda: jobs.enqueue(QUEUE, {}, id="a"),
     )
-    assert type(error) is OutcomeUnknownError
+    assert type(error) is StoreOutcomeUnknownError
     assert error.ids == ("a",)  # what to enqueue again, and to skip if it is there
     assert jobs.get("a") is None
 
@@ -226,7 +226,7 @@ def test_a_closed_store_says_that_it_is_closed(durable: Any) -> None:
     store.close()
     for work in operations(store, held):
         error = failure(work)
-        assert type(error) is JobError  # no outage that a worker would wait for to end
+        assert type(error) is StoreClosedError  # no outage that a worker would wait for to end
         assert "is closed" in str(error)
     store.close()
 

@@ -17,7 +17,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from conquiet.flow import run
-from conquiet.jobs import JobError, JobWorker, OutcomeUnknownError, migrate, open_async_store, open_store
+from conquiet.jobs import JobError, JobWorker, StoreOutcomeUnknownError, migrate, open_async_store, open_store
 from conquiet.jobs.backends.postgres.listener import is_quiet
 from tests.faults.figures import Record
 
@@ -241,12 +241,12 @@ def test_an_enqueue_whose_answer_was_lost_says_its_id(postgres_dsn: str) -> None
         store.enqueue("a", {})
         other.execute("BEGIN")
         other.execute("LOCK TABLE conquiet_jobs")
-        failures: list[OutcomeUnknownError] = []
+        failures: list[StoreOutcomeUnknownError] = []
 
         def enqueue() -> None:
             try:
                 store.enqueue("a", {"n": 2})
-            except OutcomeUnknownError as error:
+            except StoreOutcomeUnknownError as error:
                 failures.append(error)
 
         thread = threading.Thread(target=enqueue)

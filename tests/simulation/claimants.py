@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conquiet.connectors.jobs import _Jobs
-from conquiet.errors import ConquietError, OutcomeUnknownError, StaleLeaseError, StoreUnavailableError
+from conquiet.errors import ConquietError, StaleLeaseError, StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.flow import Cancelled, Child, Flow, Sleep, ThreadCalls
 from conquiet.jobs import Job, JobContext, Nack, NewJob
 from conquiet.jobs.operations import JobOperations
@@ -279,7 +279,7 @@ class Producer:
                     yield from self._operations.enqueue_many(queue, [new], "skip", None)
                 else:
                     yield from self._operations.enqueue(queue, new, None)
-            except OutcomeUnknownError:
+            except StoreOutcomeUnknownError:
                 self._witness.write("unknown", "enqueue", op, new.id, self._name)
                 again = True
             except StoreUnavailableError:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from conquiet.errors import DuplicateJobError, OutcomeUnknownError, StoreUnavailableError
+from conquiet.errors import DuplicateJobError, StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.flow import Flow, Signal, Sleep
 from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from tests.simulation.witness import Witness
@@ -146,7 +146,7 @@ class FaultyBackend:
     def commit(self, connection: Any) -> Flow[None]:
         try:
             yield from self._ask("commit", lambda: self._inner.commit(connection))
-        except OutcomeUnknownError:
+        except StoreOutcomeUnknownError:
             connection.close()  # what was not committed by now never will be
             raise
 
@@ -208,7 +208,7 @@ class FaultyBackend:
 
 
 def _no_answer(op: str, changes: bool) -> StoreUnavailableError:
-    return (OutcomeUnknownError if changes else StoreUnavailableError)(f"{op}: no answer came")
+    return (StoreOutcomeUnknownError if changes else StoreUnavailableError)(f"{op}: no answer came")
 
 
 def biased(chance: random.Random, *options: Any) -> Any:

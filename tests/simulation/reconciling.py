@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, event, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from conquiet.clock import Parker, utc
-from conquiet.errors import AttemptOrderError, ConquietError, OutcomeUnknownError, StoreUnavailableError
+from conquiet.errors import AttemptOrderError, ConquietError, StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.local import CircuitBreakerRegistry, PriorityDelayQueue, QueueSettings, Worker
 from conquiet.reconcile import PlatformFetcher, RetryScheduler, SimulatedAdapter, resume, run_reconciliation
 from conquiet.reconcile.database import SharedPool, create_tables, translate_errors
@@ -298,7 +298,7 @@ class _Session(Session):
         super().commit()
         self.info.pop("recorded", None)
         schedule.committed(rows)
-        schedule.may_fail("answer to commit", OutcomeUnknownError("simulated: the server went away"))
+        schedule.may_fail("answer to commit", StoreOutcomeUnknownError("simulated: the server went away"))
 
 
 def _new_attempts(session: Session) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from conquiet import errors
 from conquiet.errors import ConquietError, redact
+from conquiet.task.exceptions import EngineError, SettleException
 
 
 @pytest.mark.parametrize(
@@ -35,9 +37,84 @@ def test_redact_takes_no_longer_than_a_text_is_long(piece: str) -> None:
     assert time.process_time() - began < 10  # hours, where the time grows with the square
 
 
-def test_one_root_and_the_docstring_draws_the_whole_tree() -> None:
+FAMILIES = (
+    errors.ConfigError,
+    errors.UnavailableError,
+    errors.OutcomeUnknownError,
+    errors.RefusedError,
+    errors.NotFoundError,
+    errors.LostError,
+)
+# The roots of the rooms, what users' code raises or raised, and what no caller can do anything about.
+OUTSIDE = {
+    "ConquietError",
+    "JobError",
+    "QueueError",
+    "LocalQueueError",
+    "ReconcileError",
+    "IsolationError",
+    "EngineError",
+    "FetchException",
+    "JobRejectedError",
+    "PlatformError",
+    "PlatformRateLimitError",
+    "PlatformAuthError",
+    "TransactionException",
+    "RedactedError",
+    "RemoteCallError",
+    "ForeignError",
+    "MissingDependencyError",
+    "ServerNotFoundError",
+    "FlowError",
+}
+
+
+def every_error(kind: type[BaseException] = ConquietError) -> Iterator[type[BaseException]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from every_error(below)
+
+
+def families_of(kind: type[BaseException]) -> set[type[BaseException]]:
+    """The families of `kind`; an unknown outcome is the narrower case of unavailable, and counts as that alone."""
+    found = {family for family in FAMILIES if issubclass(kind, family)}
+    return {one for one in found if not any(issubclass(other, one) and other is not one for other in found)}
+
+
+def test_every_error_is_in_one_family_or_outside_on_purpose() -> None:
+    public = {
+        kind for kind in every_error() if kind.__module__ in ("conquiet.errors", "conquiet.task.exceptions")
+    }
+    outside = {kind.__name__ for kind in public if not families_of(kind)}
+    assert outside == OUTSIDE
+    assert {kind.__name__ for kind in every_error() if len(families_of(kind)) > 1} == set()
+
+
+def test_no_error_is_defined_where_no_caller_can_import_it() -> None:
+    for kind in every_error():
+        if kind.__module__ == "conquiet.errors":
+            assert kind.__name__ in errors.__all__
+
+
+@pytest.mark.parametrize(
+    ("kind", "room"),
+    [
+        (errors.StoreOutcomeUnknownError, errors.StoreUnavailableError),
+        (errors.QueueOutcomeUnknownError, errors.QueueConnectionError),
+        (errors.PartialEnqueueError, errors.QueueError),
+        (errors.QueueAnswerError, errors.QueueError),
+        (SettleException, EngineError),
+    ],
+)
+def test_one_except_catches_the_unknown_outcomes_of_every_room(
+    kind: type[Exception], room: type[Exception]
+) -> None:
+    assert issubclass(kind, errors.OutcomeUnknownError)
+    assert issubclass(kind, room)
+
+
+def test_the_docstring_draws_the_whole_tree() -> None:
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)]
-    assert all(issubclass(c, ConquietError) for c in classes)
     drawn = [line for line in (errors.__doc__ or "").splitlines() if "Error" in line and "─" in line]
     parents: list[str] = ["ConquietError"]
     for line in drawn:
@@ -45,7 +122,6 @@ def test_one_root_and_the_docstring_draws_the_whole_tree() -> None:
         name = line.split("─")[-1].split()[0]
         parents[depth:] = [name]
         assert parents[depth - 1] in [base.__name__ for base in getattr(errors, name).__bases__]
-    assert {c.__name__ for c in classes} == {
-        "ConquietError",
-        *(line.split("─")[-1].split()[0] for line in drawn),
-    }
+    names = [line.split("─")[-1].split()[0] for line in drawn]
+    assert len(names) == len(set(names))
+    assert {c.__name__ for c in classes} == {"ConquietError", *names}

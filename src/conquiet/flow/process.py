@@ -22,7 +22,13 @@ from types import TracebackType
 from typing import Any
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.errors import CallTimeoutError, IsolationError, RemoteCallError
+from conquiet.errors import (
+    CallTimeoutError,
+    IsolationConfigError,
+    ProcessCallsClosedError,
+    ProcessDiedError,
+    RemoteCallError,
+)
 from conquiet.flow.isolation import describe
 
 __all__ = ["ProcessCalls", "read_frame", "write_frame"]
@@ -79,7 +85,7 @@ class ProcessCalls:
         try:
             request = json.dumps({"args": args}, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
-            raise IsolationError(f"the arguments of {self._name} are not JSON: {error}") from error
+            raise IsolationConfigError(f"the arguments of {self._name} are not JSON: {error}") from error
         child = self._take()
         try:
             on_child(child)
@@ -91,7 +97,7 @@ class ProcessCalls:
         finally:
             self._give_back(child)
         if answer is None:
-            raise IsolationError(f"the process that ran {self._name} died: {child.obituary}")
+            raise ProcessDiedError(f"the process that ran {self._name} died: {child.obituary}")
         if "error" in answer:
             raise RemoteCallError(**answer["error"])
         return answer["value"]
@@ -118,7 +124,7 @@ class ProcessCalls:
     def _take(self) -> _ChildProcess:
         with self._lock:
             if self._closed:
-                raise IsolationError(f"{self._name} was not started: its ProcessCalls is closed")
+                raise ProcessCallsClosedError(f"{self._name} was not started: its ProcessCalls is closed")
             child = self._idle.pop() if self._idle else _ChildProcess(self._target)
             self._busy.add(child)
             return child
@@ -229,7 +235,7 @@ def _importable(fn: Callable[..., Any]) -> dict[str, Any]:
     """How a child finds `fn` again: by module and name only."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
     if not module or not name or "<" in name:
-        raise IsolationError(
+        raise IsolationConfigError(
             f"{describe(fn)} cannot run in a process of its own: a child imports it by name, so it must be a "
             "function at the top level of a module, not a lambda, a closure or a bound method"
         )
@@ -241,7 +247,7 @@ def _importable(fn: Callable[..., Any]) -> dict[str, Any]:
         if spec is not None:
             module, main_file = spec.name, None
         elif main_file is None:
-            raise IsolationError(
+            raise IsolationConfigError(
                 f"{describe(fn)} cannot run in a process of its own: put it into a module that is a file"
             )
         else:

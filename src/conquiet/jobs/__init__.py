@@ -7,9 +7,10 @@ from conquiet.errors import (
     JobError,
     JobNotFoundError,
     JobRejectedError,
-    OutcomeUnknownError,
     SchemaVersionError,
     StaleLeaseError,
+    StoreClosedError,
+    StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from conquiet.jobs.model import (
@@ -57,7 +58,6 @@ __all__ = [
     "Lease",
     "Nack",
     "NewJob",
-    "OutcomeUnknownError",
     "PayloadLimits",
     "QueueStats",
     "RetrySchedule",
@@ -65,6 +65,8 @@ __all__ = [
     "SettleResult",
     "StaleLeaseError",
     "StoreCapabilities",
+    "StoreClosedError",
+    "StoreOutcomeUnknownError",
     "StoreUnavailableError",
     "Transition",
     "WorkerCounts",

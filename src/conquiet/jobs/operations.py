@@ -19,8 +19,8 @@ from conquiet.errors import (
     IllegalTransitionError,
     JobConfigError,
     JobNotFoundError,
-    OutcomeUnknownError,
     StaleLeaseError,
+    StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
@@ -95,7 +95,7 @@ class JobOperations:
     def _insert(self, queue: str, rows: list[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
         try:
             return (yield from self.backend.insert(queue, rows, skip, connection))
-        except OutcomeUnknownError as error:
+        except StoreOutcomeUnknownError as error:
             error.ids = tuple(row.id for row in rows)  # with these, and "skip", doing it again is safe
             raise
 

@@ -10,7 +10,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from conquiet.errors import QueueConfigError, QueueConnectionError, redact
+from conquiet.errors import AccessProblem, QueueConfigError, QueueConnectionError, redact
 from conquiet.redaction import impossible_host, impossible_text, redact_dsn
 
 __all__ = ["connect", "connect_async"]
@@ -55,7 +55,8 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
     except (ValueError, TypeError, AttributeError) as error:
         raise QueueConfigError(
             f"{_told(str(url), error)}; "
-            "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path"
+            "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path",
+            problem=AccessProblem.ADDRESS,
         ) from None
     except OSError as error:  # of this machine: no file descriptor left, say, for a look at its own version
         raise QueueConnectionError(f"no client can be made: {redact(str(error))}") from error

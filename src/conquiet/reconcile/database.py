@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
-from conquiet.errors import OutcomeUnknownError, ReconcileConfigError, StoreUnavailableError
+from conquiet.errors import ReconcileConfigError, StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.reconcile.models import Base
 from conquiet.redaction import misread_url, redact, redact_dsn
 from conquiet.sqlite_files import BUSY_SECONDS, set_wal
@@ -140,7 +140,7 @@ def _translate(where: str, context: ExceptionContext) -> None:
         return  # the values are wrong, not the database
     what = f"{where}: {redact(str(context.original_exception)).strip()}"
     if context.is_disconnect and context.connection is not None and context.statement is None:  # at COMMIT
-        raise OutcomeUnknownError(f"{what}. It may have been committed: read it to find out") from error
+        raise StoreOutcomeUnknownError(f"{what}. It may have been committed: read it to find out") from error
     raise StoreUnavailableError(f"{what}. Nothing was committed") from error
 
 

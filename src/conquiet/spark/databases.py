@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from conquiet.access import access_problem
 from conquiet.errors import MissingDependencyError, StoreUnavailableError, redact
 from conquiet.redaction import redact_dsn, without_password
 from conquiet.sqlite_files import opened, transaction
@@ -33,7 +34,9 @@ def postgres_transaction(dsn: str, what: str) -> Iterator[psycopg.Connection[Any
             yield connection
     except psycopg.Error as error:
         failed = without_password(error)
-        raise StoreUnavailableError(f"{what} on {redact_dsn(dsn)}: {redact(str(failed)).strip()}") from failed
+        raise StoreUnavailableError(
+            f"{what} on {redact_dsn(dsn)}: {redact(str(failed)).strip()}", problem=access_problem(failed)
+        ) from failed
 
 
 class SqliteFile:

@@ -3,12 +3,14 @@
 ConquietError
 ├── TransactionException            one transaction failed; `category` says how
 ├── RedactedError                   stands for one that could not be shown without its secrets
-├── AbandonedThreadsError           too many timed-out calls still hold their threads
 └── EngineError                     the loop ended; `report` accounts for all that was fetched
-    ├── FetchException              the connector could not be fetched from
-    │   ├── FetchTimeoutException   ... within the time limit of a fetch (TimeoutError)
-    │   └── ConnectorContractException  the connector returned what no connector may return: correct it
-    └── SettleException             the connector could not settle what was processed
+    ├── FetchException              the connector could not be fetched from; the cause says why
+    │   ├── FetchTimeoutException   ... within the time limit of a fetch (an UnavailableError, a TimeoutError)
+    │   └── ConnectorContractException  the connector returned what no connector may return: correct it (a ConfigError)
+    └── SettleException             the connector could not settle what was processed (an OutcomeUnknownError)
+
+`AbandonedThreadsError` (too many timed-out calls still hold their threads) ends a loop, too. The others are in none of the
+families of `conquiet.errors`: they carry the failure of a task or a connector, and what can be done depends on that.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from conquiet.errors import AbandonedThreadsError, ConquietError, redact
+from conquiet.errors import (
+    AbandonedThreadsError,
+    ConfigError,
+    ConquietError,
+    OutcomeUnknownError,
+    UnavailableError,
+    redact,
+)
 
 if TYPE_CHECKING:
     from conquiet.task.outcome import ConsumeReport
@@ -77,18 +86,18 @@ class FetchException(EngineError):
     """Fetching failed for good."""
 
 
-class FetchTimeoutException(FetchException, TimeoutError):
+class FetchTimeoutException(FetchException, UnavailableError, TimeoutError):
     """Every attempt to fetch ran past its time limit, or the last one did."""
 
 
-class ConnectorContractException(FetchException):
+class ConnectorContractException(FetchException, ConfigError):
     """The connector returned what no connector may return. The message says what: correct the connector.
 
     Nothing of that batch was processed; the transactions in it are reported as unsettled. It is not fetched again.
     """
 
 
-class SettleException(EngineError):
+class SettleException(EngineError, OutcomeUnknownError):
     """The connector failed to settle; the transactions in question are reported as unsettled."""
 
 

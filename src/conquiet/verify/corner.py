@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from conquiet.access import access_problem
 from conquiet.errors import JobConfigError, StoreUnavailableError, redact
 from conquiet.queue import connect
 from conquiet.queue.wire import TRANSPORT_ERRORS, translated
@@ -88,7 +89,8 @@ def _schema(dsn: str) -> Iterator[str]:
     name = f"conquiet_verify_{secrets.token_hex(6)}"
 
     def refused(what: str, error: psycopg.Error) -> StoreUnavailableError:
-        return StoreUnavailableError(f"{what}: {redact(str(without_password(error))).strip()}")
+        shown = without_password(error)
+        return StoreUnavailableError(f"{what}: {redact(str(shown)).strip()}", problem=access_problem(shown))
 
     try:
         connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)

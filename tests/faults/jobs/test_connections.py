@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from conquiet.errors import OutcomeUnknownError, StoreUnavailableError
+from conquiet.errors import StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.jobs import JobState, JobStore, JobWorker, NewJob, RetrySchedule, open_store
 from conquiet.verify.history import History, check, read_events
 from conquiet.verify.proxy import Cutting, PostgresFraming, Proxy
@@ -100,7 +100,7 @@ class Enqueuing:
             try:
                 self._store.enqueue_many(queue, jobs, on_duplicate="skip")
                 return
-            except OutcomeUnknownError as error:
+            except StoreOutcomeUnknownError as error:
                 self.unknown += 1
                 self.named += error.ids == tuple(job.id for job in jobs)
             except StoreUnavailableError:

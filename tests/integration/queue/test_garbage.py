@@ -150,7 +150,7 @@ def test_real_replies_with_bytes_changed_are_taken_or_refused(babbler: Babbler) 
             for _ in range(chance.randint(1, 3)):
                 changed[chance.randrange(len(changed))] = chance.choice(b"0129-+:$*\r\nx\xff\0")
             kinds.add(type(outcome(babbler, operation, bytes(changed), "sync")).__name__)
-    assert {"QueueError", "QueueConnectionError"} < kinds
+    assert {"QueueAnswerError", "QueueOutcomeUnknownError"} < kinds
 
 
 READINGS: dict[str, tuple[Callable[[str], Any], list[bytes]]] = {

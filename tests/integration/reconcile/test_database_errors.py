@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from conquiet.embedded import PostgresServer
-from conquiet.errors import OutcomeUnknownError, ReconcileConfigError, StoreUnavailableError
+from conquiet.errors import ReconcileConfigError, StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.local import PriorityDelayQueue
 from conquiet.reconcile import (
     PlatformFetcher,
@@ -77,7 +77,10 @@ def test_a_connection_that_ends_at_the_commit_leaves_it_open(postgres_dsn: str) 
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
     event.listen(engine, "commit", end)
-    with pytest.raises(OutcomeUnknownError, match="may have been committed"), sessions.begin() as session:
+    with (
+        pytest.raises(StoreOutcomeUnknownError, match="may have been committed"),
+        sessions.begin() as session,
+    ):
         session.execute(text("SELECT 1"))
     event.remove(engine, "commit", end)
     with sessions.begin() as session:  # the next one has a connection of its own

@@ -13,7 +13,7 @@ from conquiet.cli.declaration import DsnFlag, RedisFlag, verb
 from conquiet.cli.exits import Exit, advice, without_secrets
 from conquiet.cli.output import session
 from conquiet.cli.settings import DSN, REDIS_URL
-from conquiet.errors import ConquietError
+from conquiet.errors import ConquietError, MissingDependencyError
 from conquiet.redaction import redact_dsn
 
 __all__ = ["add_to"]
@@ -110,14 +110,11 @@ def _programs() -> Iterator[Check]:
     for name, find in finders.items():
         try:
             yield Check(name, "ok", find().describe())
-        except ConquietError as error:
+        except MissingDependencyError as error:
             text = " ".join(str(error).split())
-            fix = re.search(r'pip install "[^"]+"', text)
-            # Named by a variable and unusable: somebody meant it, so it is to be mended.
-            named = " is " in text.partition(",")[0] and text.startswith("CONQUIET_")
-            yield Check(
-                name, "wrong" if named else "absent", "" if not named else text, fix[0] if fix else text
-            )
+            # Somebody meant to use what a variable names, so an unusable one is wrong and not merely absent.
+            state, shown = ("wrong", text) if error.chosen else ("absent", "")
+            yield Check(name, state, shown, error.install or text)
 
 
 def _settings(dsn: str | None, redis_url: str | None) -> Iterator[Check]:

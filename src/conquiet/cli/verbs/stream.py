@@ -10,7 +10,7 @@ import typer
 from conquiet.cli.declaration import GroupFlag, RedisFlag, group, verb
 from conquiet.cli.output import session
 from conquiet.cli.settings import GROUP
-from conquiet.errors import MalformedEntryError, QueueError, SettingsError
+from conquiet.errors import ForeignError, MalformedEntryError, SettingsError
 from conquiet.signals import stop_on_sigterm
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _handle(redis: Any, config: QueueConfig, count: int, handler: str, transacti
         try:
             function(message, tx)
         except Exception as error:
-            raise QueueError(
+            raise ForeignError(
                 f"{handler} failed for entry {message.id}: {type(error).__qualname__}: {error}. The entry stays pending, "
                 f"for consumer {config.consumer_name}; {len(handled)} were handled before it"
             ) from error

@@ -130,7 +130,7 @@ class Backend(Protocol):
         """A connection in a transaction of its own, for a handler."""
 
     def commit(self, connection: Any) -> Flow[None]:
-        """Commit what `begin` gave; OutcomeUnknownError if the answer did not come."""
+        """Commit what `begin` gave; StoreOutcomeUnknownError if the answer did not come."""
 
     def roll_back(self, connection: Any) -> Flow[None]: ...
 

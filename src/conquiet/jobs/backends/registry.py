@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from conquiet.clock import Clock
-from conquiet.errors import JobConfigError
+from conquiet.errors import AccessProblem, JobConfigError
 from conquiet.jobs.backends.protocol import Backend
 from conquiet.redaction import redact_dsn
 
@@ -45,4 +45,7 @@ def backend_at(dsn: str, clock: Clock | None, *, awaits: bool) -> Backend:
 
 def names_no_store(dsn: str) -> JobConfigError:
     *forms, last = dict.fromkeys(scheme.form for scheme in _SCHEMES.values())
-    return JobConfigError(f"{redact_dsn(dsn)!r} names no job store: use {', '.join(forms)}, or {last}")
+    return JobConfigError(
+        f"{redact_dsn(dsn)!r} names no job store: use {', '.join(forms)}, or {last}",
+        problem=AccessProblem.ADDRESS,
+    )

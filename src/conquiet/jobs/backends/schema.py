@@ -35,12 +35,14 @@ def check_version(found: int | None, newest: int, where: str, migrate: str) -> b
     if found is None:
         if migrate == "auto":
             return True
+        empty = f"{where} has no job tables"
         raise SchemaVersionError(
-            f"{where} has no job tables: call conquiet.jobs.migrate(dsn), or open the store with migrate='auto'"
+            f"{empty}: call conquiet.jobs.migrate(dsn), or open the store with migrate='auto'", found=empty
         )
     if found < newest:
+        old = f"{where} has schema version {found}, this release needs {newest}"
         raise SchemaVersionError(
-            f"{where} has schema version {found}, this release needs {newest}: stop the workers and call conquiet.jobs.migrate(dsn)"
+            f"{old}: stop the workers and call conquiet.jobs.migrate(dsn)", found=old, in_use=True
         )
     raise SchemaVersionError(
         f"{where} has schema version {found}, newer than the {newest} of this release: upgrade conquiet"

@@ -14,9 +14,9 @@ from conquiet.errors import (
     IsolationError,
     JobConfigError,
     JobRejectedError,
-    OutcomeUnknownError,
     RemoteCallError,
     StaleLeaseError,
+    StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from conquiet.flow import Call, Cancelled, Flow, ProcessCalls, Signal, call_in, describe, shielded
@@ -119,7 +119,7 @@ class Executor:
             return Execution(job, error, lost=True)
         try:
             yield from self._operations.backend.commit(transaction)
-        except OutcomeUnknownError as error:
+        except StoreOutcomeUnknownError as error:
             return Execution(job, error, unknown=True)
         return Execution(job, settled=True)
 

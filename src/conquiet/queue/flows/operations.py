@@ -16,6 +16,7 @@ from conquiet.errors import (
     QueueConfigError,
     QueueError,
     QueuePayloadError,
+    QueueRefusedError,
 )
 from conquiet.flow import Flow
 from conquiet.observe import QueueMetrics
@@ -82,8 +83,8 @@ class StreamOperations:
         command = pack("XGROUP", "CREATE", self._stream, self._group, "0-0", "MKSTREAM")
         try:
             yield from self._exchange(self._what("create the consumer group"), command)
-        except QueueError as error:
-            if not str(error.__cause__).startswith("BUSYGROUP"):
+        except QueueRefusedError as error:
+            if error.code != "BUSYGROUP":  # there is one
                 raise
 
     def enqueue(self, payload: json_rule.Payload) -> Flow[str]:

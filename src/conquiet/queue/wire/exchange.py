@@ -12,11 +12,21 @@ from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from conquiet.errors import GroupLostError, QueueConfigError, QueueConnectionError, QueueError, redact
+from conquiet.errors import (
+    AccessProblem,
+    GroupLostError,
+    QueueAnswerError,
+    QueueConfigError,
+    QueueConnectionError,
+    QueueError,
+    QueueOutcomeUnknownError,
+    QueueRefusedError,
+    redact,
+)
 from conquiet.flow import Call, Flow
 from conquiet.redaction import printable
 
@@ -56,12 +66,15 @@ class Exchange:
     ) -> Flow[Any]:
         """Send `command` once; its reply, as `parse` understands it. `what` names it in errors."""
         if os.getpid() != self._pid:
-            raise QueueError(
+            raise QueueRefusedError(
                 f"{what}: this object was made in process {self._pid} and inherited by its fork {os.getpid()}, "
                 "where using its connection would mix up the replies of both: make a new one after the fork"
             )
         try:
             connection = yield Call(self._pool.get_connection)
+        except TRANSPORT_ERRORS as error:
+            raise translated(what, error) from error
+        try:
             try:
                 yield Call(connection.send_packed_command, (command,))
                 reply = yield self._read(connection, block_ms)
@@ -75,7 +88,7 @@ class Exchange:
             finally:
                 yield Call(self._pool.release, connection, shield=True)
         except TRANSPORT_ERRORS as error:
-            raise translated(what, error) from error
+            raise translated(what, error, sent=True) from error
 
     def _read(self, connection: Any, block_ms: int | None) -> Call:
         read = partial(connection.read_response, disable_decoding=True)
@@ -89,21 +102,25 @@ class Exchange:
         return Call(partial(read, timeout=seconds))
 
 
-def translated(what: str, error: Exception) -> QueueError:
-    """One of `TRANSPORT_ERRORS` as an error of ours."""
+def translated(what: str, error: Exception, *, sent: bool = False) -> QueueError:
+    """One of `TRANSPORT_ERRORS` as an error of ours; `sent` if the command may have reached Redis."""
     what, reason = printable(what), printable(redact(str(error))).rstrip(". ") or type(error).__name__
     if reason.startswith("NOGROUP"):
         return GroupLostError(
             f"{what}: the consumer group is gone ({reason}). It is not created again by itself, because what "
             "was pending in it is lost: find out who removed it, then make a new queue object"
         )
-    # Of a host that cannot be, or a password.
+    if isinstance(error, AuthenticationError | BusyLoadingError):  # answers of Redis: it did nothing
+        problem = AccessProblem.CREDENTIALS if isinstance(error, AuthenticationError) else None
+        return QueueConnectionError(f"{what}: {reason}. Nothing was retried", problem=problem)
+    # A host name or a password that cannot be encoded.
     unsendable = isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError)
     if unsendable or isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
-        return QueueConnectionError(f"{what}: {reason}. Nothing was retried")
+        kind = QueueOutcomeUnknownError if sent and not unsendable else QueueConnectionError
+        return kind(f"{what}: {reason}. Nothing was retried")
     if isinstance(error, _MISSHAPEN):
-        return QueueError(
+        return QueueAnswerError(
             f"{what}: the answer is none that Redis gives ({type(error).__name__}: {reason[:200]}). Whether it was "
             "done is not known: find out what answers at that address"
         )
-    return QueueError(f"{what}: {reason}")
+    return QueueRefusedError(f"{what}: {reason}", code=reason.partition(" ")[0])

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from conquiet.errors import QueueError, StagingLostError
+from conquiet.errors import QueueRefusedError, StagingLostError
 from conquiet.flow import run
 from conquiet.queue.wire import Exchange, pack, rows, text
 
@@ -72,8 +72,8 @@ class Journal:
         command = pack("EVAL", script, 1 + len(keys), self._key, *keys, *arguments)
         try:
             return run(self._exchange.exchange(f"the journal {self._key}", command, parse))
-        except QueueError as error:
-            if _LOST in str(error):
+        except QueueRefusedError as error:
+            if error.code == _LOST:
                 raise StagingLostError(
                     f"{error}. They outlived stagingSeconds or journalSeconds, or Redis evicts or lost keys; what was "
                     "published before stays"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from conquiet.errors import ConquietError, JobConfigError, QueueConfigError
+from conquiet.errors import AccessProblem, ConquietError, JobConfigError, QueueConfigError
 from conquiet.redaction import misread_url, redact_dsn
 
 __all__ = ["JobOptions", "StreamOptions", "parsed"]
@@ -81,7 +81,9 @@ def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | Jo
 
 def _checked_dsn(dsn: str) -> str:
     if misread := misread_url(dsn):
-        raise JobConfigError(f"{redact_dsn(dsn)!r} is no usable URL of a job store: {misread}")
+        raise JobConfigError(
+            f"{redact_dsn(dsn)!r} is no usable URL of a job store: {misread}", problem=AccessProblem.ADDRESS
+        )
     scheme, _, rest = dsn.partition("://")
     if scheme == "memory":
         raise JobConfigError(

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from redis import Redis
 
-from conquiet.errors import QueueError
+from conquiet.errors import ConsumerTakenError, QueueRefusedError
 from conquiet.flow import run
 from conquiet.queue.wire import Exchange, as_mapping, pack, rows, text, whole
 from conquiet.spark.source.blocks import Block
@@ -75,9 +75,9 @@ class Ledger:
         try:
             parsed: T = run(self._exchange(self._what(what), command, parse))
             return parsed
-        except QueueError as error:
-            if str(error.__cause__).startswith(TAKEN):
-                raise QueueError(
+        except QueueRefusedError as error:
+            if error.code == TAKEN:
+                raise ConsumerTakenError(
                     f"{self._what(what)}: another query has begun to read as this consumer, so this one ends. If it "
                     "is not a restart of the same query, give each query a `consumer` of its own"
                 ) from error.__cause__

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from conquiet.errors import OutcomeUnknownError, StoreUnavailableError
+from conquiet.errors import StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.flow import Flow
 from conquiet.jobs import Job, JobState, JobStore
 from conquiet.jobs.backends import Claim, JobRow, Settlement
@@ -109,7 +109,7 @@ class RecordedBackend:
         self._reached("committing")
         try:
             yield from self._inner.commit(connection)
-        except OutcomeUnknownError:
+        except StoreOutcomeUnknownError:
             raise  # nothing is written down: in the end the store tells
         self._reached("committed")
         if ack is not None:
@@ -146,7 +146,7 @@ class RecordedBackend:
             current = yield from asking
             phase = "fail"
         except StoreUnavailableError as error:
-            phase = "unknown" if isinstance(error, OutcomeUnknownError) else "fail"
+            phase = "unknown" if isinstance(error, StoreOutcomeUnknownError) else "fail"
             why = type(error).__name__  # without a reason, the store has refused it
             raise
         finally:

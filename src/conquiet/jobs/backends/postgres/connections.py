@@ -13,11 +13,13 @@ from psycopg import errors as pg
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
+from conquiet.access import access_problem
 from conquiet.errors import (
+    AccessProblem,
     JobConfigError,
-    JobError,
-    OutcomeUnknownError,
     PayloadError,
+    StoreClosedError,
+    StoreOutcomeUnknownError,
     StoreUnavailableError,
     redact,
 )
@@ -89,7 +91,7 @@ class PostgresConnections:
 
     def _connect(self) -> Flow[Any]:
         if self._closed:
-            raise JobError(f"the store on {self._where} is closed")
+            raise StoreClosedError(f"the store on {self._where} is closed")
         connect = psycopg.AsyncConnection.connect if self._awaits else psycopg.Connection.connect
         unreachable: Exception | None
         try:
@@ -107,10 +109,18 @@ class PostgresConnections:
         if unreachable is None:
             raise JobConfigError(
                 f"{self._where} names no host that can exist, or holds no proper text: the parts of a host's name between "
-                "dots have 1 to 63 characters; write it as postgresql://user:password@host:5432/database"
+                "dots have 1 to 63 characters; write it as postgresql://user:password@host:5432/database",
+                problem=AccessProblem.ADDRESS,
             )
+        problem = access_problem(unreachable)
+        if problem is AccessProblem.ADDRESS:
+            raise JobConfigError(
+                f"{self._where} cannot be read as a DSN: {redact(str(unreachable)).strip()}. Write it as "
+                "postgresql://user:password@host:5432/database, special characters as %40",
+                problem=problem,
+            ) from unreachable
         raise StoreUnavailableError(
-            f"{self._where} cannot be reached: {redact(str(unreachable)).strip()}"
+            f"{self._where} cannot be reached: {redact(str(unreachable)).strip()}", problem=problem
         ) from unreachable
 
     def _first_step(self, connection: Any, step: Call) -> Flow[None]:
@@ -164,8 +174,8 @@ def _unavailable(place: str, error: Exception) -> StoreUnavailableError:
     return StoreUnavailableError(f"{place}: {redact(str(error)).strip()}. Nothing was changed")
 
 
-def _unknown(place: str, error: Exception) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
+def _unknown(place: str, error: Exception) -> StoreOutcomeUnknownError:
+    return StoreOutcomeUnknownError(
         f"{place}: the connection broke before the answer came ({redact(str(error)).strip()}). It may have happened: "
         "read the job to find out"
     )

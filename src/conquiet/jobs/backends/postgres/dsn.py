@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conquiet.clock import Clock
-from conquiet.errors import JobConfigError, MissingDependencyError
+from conquiet.errors import AccessProblem, JobConfigError, MissingDependencyError
 from conquiet.jobs.backends.protocol import Backend
 from conquiet.redaction import misread_url, redact_dsn
 
@@ -14,7 +14,8 @@ def open_postgres(dsn: str, /, *, clock: Clock | None, awaits: bool) -> Backend:
     if misread := misread_url(dsn):
         raise JobConfigError(
             f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL ({misread}): write it as "
-            "postgresql://user:password@host:5432/database"
+            "postgresql://user:password@host:5432/database",
+            problem=AccessProblem.ADDRESS,
         )
     if clock is not None:
         raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")

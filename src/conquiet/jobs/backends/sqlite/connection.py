@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from conquiet.errors import JobConfigError, JobError, StoreUnavailableError
+from conquiet.access import access_problem
+from conquiet.errors import JobConfigError, StoreClosedError, StoreUnavailableError
 from conquiet.jobs.backends.caller_connection import driver_connection
 from conquiet.jobs.backends.damage import Unreadable
 from conquiet.sqlite_files import commits_by_itself, connected, rolled_back, unusable_path
@@ -52,7 +53,7 @@ class SqliteConnection:
 
     def _open_connection(self) -> sqlite3.Connection:
         if os.getpid() != self._pid:
-            raise JobError(
+            raise StoreClosedError(
                 f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
                 "where SQLite must not use it: open a new one after the fork"
             )
@@ -62,8 +63,8 @@ class SqliteConnection:
             raise self._is_closed()
         return self._connection
 
-    def _is_closed(self) -> JobError:
-        return JobError(f"the store on {self.path} is closed")
+    def _is_closed(self) -> StoreClosedError:
+        return StoreClosedError(f"the store on {self.path} is closed")
 
     def _execute(self, sql: str, connection: Any = None, **values: Any) -> sqlite3.Cursor:
         with self._translated("execute"):
@@ -117,9 +118,13 @@ class SqliteConnection:
                 raise
             raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
         except sqlite3.OperationalError as error:
-            raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
+            raise StoreUnavailableError(
+                f"{what} on {self.path}: {error}. Nothing was changed", problem=access_problem(error)
+            ) from error
         except sqlite3.Error as error:
-            raise StoreUnavailableError(f"{what} on {self.path}: {error}") from error
+            raise StoreUnavailableError(
+                f"{what} on {self.path}: {error}", problem=access_problem(error)
+            ) from error
 
 
 def _is_duplicate(error: sqlite3.IntegrityError) -> bool:

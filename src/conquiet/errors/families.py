@@ -1,0 +1,58 @@
+"""The root of the tree and its families: what a caller can do about an error, whichever room raises it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AccessProblem(StrEnum):
+    """Why a server or a database file gives no access, where that is known: what there is to correct."""
+
+    ADDRESS = "address"  # the DSN or URL cannot be read, or names nothing that can exist
+    CREDENTIALS = "credentials"  # the user or the password is refused
+    NO_DATABASE = "no database"  # the server has no database of that name
+    FOREIGN_FILE = "foreign file"  # the file is not a SQLite database
+    FILE_ACCESS = "file access"  # the file cannot be opened, created or written to
+    LOCKED = "locked"  # another process holds the write lock
+
+
+class ConquietError(Exception):
+    """The root: `except ConquietError` catches whatever this package raises on purpose."""
+
+
+class ConfigError(ConquietError):
+    """A setting or an argument was refused before anything was done. Correct it.
+
+    `problem` is set where the setting is a DSN or a URL.
+    """
+
+    def __init__(self, *args: object, problem: AccessProblem | None = None) -> None:
+        super().__init__(*args)
+        self.problem = problem
+
+
+class UnavailableError(ConquietError):
+    """A server, a file or a queue was not reached, or takes nothing now. Try again later.
+
+    Nothing was changed, unless it is an `OutcomeUnknownError`. `problem` says what stands in the way, if it is known.
+    """
+
+    def __init__(self, *args: object, problem: AccessProblem | None = None) -> None:
+        super().__init__(*args)
+        self.problem = problem
+
+
+class OutcomeUnknownError(UnavailableError):
+    """A change was sent and its answer did not come: it may have happened. Read to find out, or repeat it if that is safe."""
+
+
+class RefusedError(ConquietError):
+    """The state of what was asked does not allow it. Nothing was changed; the same call fails again until the state changes."""
+
+
+class NotFoundError(ConquietError):
+    """There is nothing with that id or name."""
+
+
+class LostError(ConquietError):
+    """Something that the caller relied on is gone or belongs to another by now: a lease, a group, entries, staged rows."""

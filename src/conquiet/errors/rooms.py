@@ -1,0 +1,323 @@
+"""The errors of each room: below the room's root, and below the family that says what the caller can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from conquiet.errors.families import (
+    ConfigError,
+    ConquietError,
+    LostError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RefusedError,
+    UnavailableError,
+)
+
+
+class PayloadError(ConfigError, ValueError):
+    """A payload that breaks the one JSON rule (`conquiet.payload`). Nothing was sent or stored."""
+
+
+class MissingDependencyError(ConquietError, ImportError):
+    """A package or a program is needed and not installed, or not usable.
+
+    `install` is the command that installs it, where there is one; `chosen` says that a setting names the unusable one.
+    """
+
+    def __init__(self, message: str, *, install: str = "", chosen: bool = False) -> None:
+        super().__init__(message)
+        self.install = install
+        self.chosen = chosen
+
+
+class ServerNotFoundError(MissingDependencyError):
+    """No binary of a supported version was found for an embedded server."""
+
+
+class SettingsError(ConfigError, ValueError):
+    """A setting of the command line is missing, or is not what it has to be. Nothing was done."""
+
+
+class UnknownNameError(NotFoundError, LookupError):
+    """There is no queue, stream or consumer group of that name, and the command would not make one."""
+
+
+class ServerError(UnavailableError):
+    """An embedded server did not become ready, or ended by itself; the message ends with its log."""
+
+
+class CallTimeoutError(OutcomeUnknownError, TimeoutError):
+    """A call ran past its time limit. It may have had its effect; on a thread it may still run, see `flow.isolation`."""
+
+
+class AbandonedCallError(LostError):
+    """A call that had been given up after its time limit tried to act for its caller again."""
+
+
+class AbandonedThreadsError(RefusedError):
+    """As many timed-out calls as are allowed still hold their threads; no further timed call is started.
+
+    From the Consumer Engine it has a `report`, as every error that ends a consume loop.
+    """
+
+    report: Any = None
+
+
+class IsolationError(ConquietError):
+    """The root for calls in a child process."""
+
+
+class IsolationConfigError(IsolationError, ConfigError, TypeError):
+    """This function or these arguments cannot be handed to a child process. Nothing was run."""
+
+
+class ProcessDiedError(IsolationError, OutcomeUnknownError):
+    """The child process died before it answered."""
+
+
+class ProcessCallsClosedError(IsolationError, RefusedError):
+    """Its `ProcessCalls` is closed. Nothing was run."""
+
+
+class RemoteCallError(IsolationError):
+    """The call raised inside its child process; `error_type` and `remote_traceback` say what and where."""
+
+    def __init__(self, error_type: str, message: str, remote_traceback: str = "") -> None:
+        super().__init__(f"{error_type}: {message}" if message else error_type)
+        self.error_type = error_type
+        self.error_message = message
+        self.remote_traceback = remote_traceback
+
+
+class PolicyError(ConfigError, ValueError):
+    """A policy with a value that makes no sense, or a key that does not exist. Nothing was run."""
+
+
+class TaskConfigError(ConfigError, TypeError):
+    """A task or a connector lacks what the Consumer Engine needs, or has it in the wrong form. Nothing was run."""
+
+
+class FlowError(ConquietError):
+    """A flow broke the rules of the effect core: a bug in that flow."""
+
+
+class ForeignError(ConquietError):
+    """Code that the command was told to run (a handler, a Spark job) failed; its exception is the cause."""
+
+
+class JobError(ConquietError):
+    """The leased job store could not do what it was asked."""
+
+
+class JobConfigError(JobError, ConfigError, ValueError):
+    """A refused setting or argument. The store was not called."""
+
+
+class TaskArgumentError(JobConfigError, TypeError):
+    """Arguments that the task's function would refuse. Nothing was queued."""
+
+
+class JobRejectedError(JobError):
+    """A handler says that trying again is of no use: the job is Failed at once, whatever retries it has left."""
+
+
+class DuplicateJobError(JobError, RefusedError):
+    """Jobs with these `ids` exist already. Nothing was enqueued."""
+
+    def __init__(self, message: str, ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+
+
+class StaleLeaseError(JobError, LostError):
+    """The token is not the job's current one, or its lease has expired. Nothing was changed."""
+
+
+class IllegalTransitionError(JobError, RefusedError):
+    """The job is in a state from which that move does not exist. Nothing was changed."""
+
+
+class JobNotFoundError(JobError, NotFoundError, LookupError):
+    """There is no job with that id."""
+
+
+class StoreClosedError(JobError, RefusedError):
+    """The store is closed, or was opened in the parent of this process. Open a new one."""
+
+
+class SchemaVersionError(JobError, RefusedError):
+    """The database's schema is older or newer than this release of conquiet expects, or there is none.
+
+    `found` says so without advice, where `migrate` is what helps; `in_use` if workers may be using the old schema.
+    """
+
+    def __init__(self, message: str, *, found: str = "", in_use: bool = False) -> None:
+        super().__init__(message)
+        self.found = found
+        self.in_use = in_use
+
+
+class StoreUnavailableError(JobError, UnavailableError):
+    """The store was not reached or refused for now (no connection, locked, full). Nothing was changed."""
+
+
+class StoreOutcomeUnknownError(StoreUnavailableError, OutcomeUnknownError):
+    """The connection broke after a change was sent and before the answer came: it may have happened.
+
+    Of an enqueue, `ids` are those of the jobs in question: enqueueing them again with these ids and
+    `on_duplicate="skip"` is safe.
+    """
+
+    ids: tuple[str, ...] = ()
+
+
+class StagingLostError(LostError):
+    """Rows that a Spark sink had staged for a batch are not there any more. They were not published."""
+
+
+class ReconcileError(ConquietError):
+    """The reconciliation could not do what it was asked."""
+
+
+class ReconcileConfigError(ReconcileError, ConfigError, ValueError):
+    """A refused rule, adapter setting or argument. Nothing was fetched or stored."""
+
+
+class ReportRefusedError(ReconcileError, ConfigError, ValueError):
+    """A report that breaks the rules of the intake; `field` is the part that does, if it is one. Nothing was stored."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class KeyReusedError(ReportRefusedError):
+    """An idempotency key came again, with another report than the first time."""
+
+
+class IntakeBusyError(ReconcileError, UnavailableError):
+    """The queue is full or shut down, or the affiliate too fast (`code`). Try again in `retry_after` seconds."""
+
+    def __init__(self, code: str, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+
+
+class ReportNotFoundError(ReconcileError, NotFoundError, LookupError):
+    """There is no report with that id."""
+
+
+class AttemptOrderError(ReconcileError, RefusedError):
+    """An attempt whose predecessor is not recorded. Nothing was changed."""
+
+
+class PlatformError(ReconcileError):
+    """A platform could not be asked, or answered with something that is no answer."""
+
+
+class PlatformRateLimitError(PlatformError):
+    """The platform wants fewer calls; `retry_after` is what it asked to wait, in seconds, if it said."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PlatformAuthError(PlatformError):
+    """The platform refused our credentials. Asking again with the same ones is of no use."""
+
+
+class LocalQueueError(ConquietError):
+    """The in-process queue could not do what it was asked. Nothing was enqueued."""
+
+
+class LocalConfigError(LocalQueueError, ConfigError, ValueError):
+    """A refused setting or argument."""
+
+
+class UnknownPriorityError(LocalConfigError):
+    """The queue's settings have no priority with that label."""
+
+
+class QueueFullError(LocalQueueError, UnavailableError):
+    """The queue holds `depth` items, as many as it may. Room comes as its workers take some."""
+
+    def __init__(self, message: str, depth: int) -> None:
+        super().__init__(message)
+        self.depth = depth
+
+
+class QueueShutdownError(LocalQueueError, RefusedError):
+    """The queue was shut down and accepts nothing more."""
+
+
+class QueueError(ConquietError):
+    """The Redis Streams queue could not do what it was asked; nothing was retried."""
+
+
+class QueueConfigError(QueueError, ConfigError, ValueError):
+    """A refused setting or argument. Redis was not called."""
+
+
+class QueuePayloadError(QueueConfigError, PayloadError):
+    """A payload that breaks the JSON rule. Nothing was sent."""
+
+
+class QueueConnectionError(QueueError, UnavailableError):
+    """Redis was not reached, or the connection failed."""
+
+
+class QueueOutcomeUnknownError(QueueConnectionError, OutcomeUnknownError):
+    """The connection failed after a command was sent and before its answer came: it may have taken effect."""
+
+
+class QueueAnswerError(QueueError, OutcomeUnknownError):
+    """Something answered that is not Redis, or not in its words. Whether the command took effect is unknown."""
+
+
+class QueueRefusedError(QueueError, RefusedError):
+    """Redis refused the command, or this object must not be used here. `code` is the first word of Redis's refusal."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PartialEnqueueError(QueueError, OutcomeUnknownError):
+    """A bulk enqueue failed part of the way: `ids` are in the stream, `unknown` payloads after them may be."""
+
+    def __init__(self, message: str, ids: list[str], unknown: int) -> None:
+        super().__init__(message)
+        self.ids = ids
+        self.unknown = unknown
+
+
+class GroupLostError(QueueError, LostError):
+    """The consumer group (or its stream) does not exist any more. It is not created again by itself."""
+
+
+class LeaseLostError(QueueError, LostError):
+    """A fenced acknowledgement was refused: this consumer does not hold the entry any more."""
+
+
+class ConsumerTakenError(QueueError, LostError):
+    """Another Spark query has begun to read under the name of this consumer; this one has ended."""
+
+
+class DataLossError(QueueError, LostError):
+    """Entries were trimmed or deleted before the Spark source could read them. Nothing can bring them back."""
+
+
+class MalformedEntryError(QueueError, RefusedError):
+    """Entries that are not one field `data` with a JSON object. They were delivered and stay pending.
+
+    `entries` are the `MalformedEntry` objects, `messages` the good messages of the same call, also pending.
+    """
+
+    def __init__(self, message: str, entries: Sequence[Any], messages: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.entries = entries
+        self.messages = messages

@@ -1,12 +1,16 @@
 # Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
 #   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
 .DEFAULT_GOAL := help
-.PHONY: help run test conformance campaign reference simulate lint bench lock clean core spark peers
+.PHONY: help run check test conformance campaign reference simulate lint bench lock clean core spark peers
 
 VENV := .venv/bin/python
 BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen) --again "make $(MAKECMDGOALS)"
 COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11 $(if $(UPGRADE),--upgrade)
+
+# Most tests wait for servers, processes and clocks more than they compute: one process more than there are cores.
+WORKERS := $(or $(WORKERS),$(shell expr $$(nproc 2>/dev/null || echo 2) + 1))
+PARALLEL = --numprocesses $(WORKERS) --dist loadgroup
 
 # Recipes `exec` their last command, so that a signal to make reaches it and not a shell in between.
 
@@ -16,11 +20,14 @@ help: ## this list
 run: spark ## the main job: the whole pipeline on a sample (N=50000 reports), every figure checked
 	@exec $(VENV) -m conquiet.demo.main_job $(if $(N),--reports $(N))
 
-test: spark ## the whole test suite; long campaigns at a twentieth of their size
-	@exec $(VENV) -m pytest $(ARGS)
+check: lint ## before every commit: lint, types, import contracts; unit, parity and architecture tests (below 3 minutes)
+	@exec $(VENV) -m pytest $(PARALLEL) tests/unit tests/parity tests/architecture $(ARGS)
+
+test: spark ## the whole test suite (below 15 minutes); long campaigns at a twentieth of their size
+	@exec $(VENV) -m pytest $(PARALLEL) $(ARGS)
 
 conformance: spark ## the whole suite, then every clause with its tests and its verdict
-	@exec $(VENV) -m pytest --conformance $(ARGS)
+	@exec $(VENV) -m pytest --conformance $(PARALLEL) $(ARGS)
 
 campaign: spark ## the long campaigns only, at full size, without a time limit per test
 	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)

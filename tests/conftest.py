@@ -1,4 +1,4 @@
-"""For the whole suite: the plugins it runs with, and campaigns without time limits."""
+"""For the whole suite: the plugins it runs with, campaigns without time limits, and which tests run in one process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ pytest_plugins = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if campaign.FULL:
-        for item in items:  # the nearest marker counts: a limit that fits a twentieth does not fit the whole
+    for item in items:
+        if campaign.FULL:  # the nearest marker counts: a limit that fits a twentieth does not fit the whole
             item.add_marker(pytest.mark.timeout(0), append=False)
+        if (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Tests of one group run one after the other in one process (`--dist loadgroup`); the others wherever there is room.
+
+    Those that share a Spark session are a group: starting one takes longer than most tests. So are those of a file
+    that share a fixture of the whole file.
+    """
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no public name for it
+    if "spark" in fixtures:
+        return "spark"
+    if any(definitions and definitions[-1].scope == "module" for definitions in fixtures.values()):
+        return item.location[0]
+    return None

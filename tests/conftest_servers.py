@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 import redis
@@ -45,8 +46,18 @@ def pytest_report_header() -> list[str]:
     return [f"servers: {'; '.join(found)}"]
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["servers"] = _ran
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _ran.extend(getattr(node, "workeroutput", {}).get("servers", ()))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for server in _ran:
+    for server in sorted(set(_ran)):
         terminalreporter.write_line(f"ran against {server}")
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -40,12 +41,20 @@ def end_run(number: int, frame: FrameType | None) -> None:
 
 
 class LeftThreads:
-    """Threads that outlive the tests fail the run, are named, and do not keep it."""
+    """Threads that outlive the tests fail the run, are named, and do not keep it.
+
+    A process of pytest-xdist tells the one that started it, which ends it whatever it still runs.
+    """
 
     def __init__(self) -> None:
         self.before = set(threading.enumerate())
-        self.left: list[threading.Thread] = []
+        self.left: list[str] = []
+        self.holds = False
         self.status: int = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left += getattr(node, "workeroutput", {}).get("threads", ())
 
     @pytest.hookimpl(trylast=True)  # the session's fixtures are down by then
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -53,18 +62,23 @@ class LeftThreads:
         for thread in set(threading.enumerate()) - self.before:
             if not thread.daemon:
                 thread.join(max(0.0, deadline - time.monotonic()))
-                self.left += [thread] if thread.is_alive() else []
+                if thread.is_alive():
+                    self.left.append(thread.name)
+                    self.holds = True
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["threads"] = self.left
+            self.holds = False
         if self.left and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self.status = int(session.exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for thread in self.left:
-            terminalreporter.write_line(f"left running by a test: {thread.name}", red=True)
+        for name in self.left:
+            terminalreporter.write_line(f"left running by a test: {name}", red=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        if self.left:
+        if self.holds:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.status)

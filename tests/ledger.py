@@ -9,6 +9,7 @@ clause of a delivered group does not pass. A run of a part of the suite can say 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ import pytest
 CLAUSES = "conformance/clauses.toml"
 REPORT = "docs/conformance.md"
 RESULTS = "build/conformance.json"
+PROPERTY = "clause"  # of a test report: a clause that the test proves
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ class Ledger:
 
     config: pytest.Config
     catalogue: Catalogue
-    tests: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # clause -> node ids
+    tests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # clause -> node ids
     outcomes: dict[str, str] = field(default_factory=dict)  # node id -> passed, failed or unproven
     partial: bool = False
 
-    # What pytest tells us
+    # What pytest tells us. Tests may run in the processes of pytest-xdist: what is known about one travels with its
+    # reports, and only the process that gets all of them judges.
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m throw tests out, so that every id is checked
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -72,7 +75,7 @@ class Ledger:
             for clause in clauses_of(item):
                 if clause not in self.catalogue.clauses:
                     unknown.append(f"{item.nodeid}: {clause!r}")
-                self.tests[clause].append(item.nodeid)
+                item.user_properties.append((PROPERTY, clause))
         if unknown:
             raise pytest.UsageError(f"clause ids that {CLAUSES} does not have: " + "; ".join(unknown))
 
@@ -84,12 +87,16 @@ class Ledger:
         self.partial = self.partial or not report.passed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = without_group(report.nodeid)
+        for name, clause in report.user_properties:
+            if name == PROPERTY:
+                self.tests[str(clause)].add(test)
         if report.failed:
-            self.outcomes[report.nodeid] = "failed"
+            self.outcomes[test] = "failed"
         elif report.skipped or hasattr(report, "wasxfail"):
-            self.outcomes.setdefault(report.nodeid, "unproven")
+            self.outcomes.setdefault(test, "unproven")
         elif report.when == "teardown":
-            self.outcomes.setdefault(report.nodeid, "passed")
+            self.outcomes.setdefault(test, "passed")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -126,7 +133,18 @@ class Ledger:
     # What follows from it
 
     def is_full_run(self, session: pytest.Session) -> bool:
-        options = ("collectonly", "lf", "stepwise", "ignore", "ignore_glob")
+        if hasattr(self.config, "workerinput"):
+            return False  # a process of pytest-xdist sees only a part
+        options = (
+            "collectonly",
+            "lf",
+            "stepwise",
+            "ignore",
+            "ignore_glob",
+            "keyword",
+            "markexpr",
+            "deselect",
+        )
         chosen = self.config.args_source is pytest.Config.ArgsSource.ARGS or any(
             self.config.getoption(name, None) for name in options
         )
@@ -135,18 +153,20 @@ class Ledger:
             pytest.ExitCode.TESTS_FAILED,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         )
-        finished = ended and all(item.nodeid in self.outcomes for item in session.items)  # not so after -x
+        # Not all have an outcome after -x. (With pytest-xdist the items are in other processes.)
+        items = getattr(session, "items", ())
+        finished = ended and not session.shouldstop and all(item.nodeid in self.outcomes for item in items)
         return finished and not (chosen or self.partial)
 
     def verdict(self, clause: str) -> str:
-        outcomes = {self.outcomes[test] for test in self.tests.get(clause, [])}
+        outcomes = {self.outcomes[test] for test in self.tests.get(clause, ())}
         if "failed" in outcomes:
             return "fail"
         return "pass" if outcomes == {"passed"} else "open"
 
     def results(self) -> dict[str, dict[str, str | list[str]]]:
         return {
-            clause: {"tests": sorted(self.tests.get(clause, [])), "verdict": self.verdict(clause)}
+            clause: {"tests": sorted(self.tests.get(clause, ())), "verdict": self.verdict(clause)}
             for clause in self.catalogue.clauses
         }
 
@@ -165,7 +185,7 @@ class Ledger:
             "| --- | --- | --- | --- |",
         ]
         for clause, text in self.catalogue.clauses.items():
-            tests = sorted(set(map(without_parameters, self.tests.get(clause, []))))
+            tests = sorted(set(map(without_parameters, self.tests.get(clause, ()))))
             names = "<br>".join(f"`{test}`" for test in tests)
             lines.append(f"| {clause} | {cell(text)} | {names} | {self.verdict(clause)} |")
         return "\n".join(lines) + "\n"
@@ -179,6 +199,11 @@ def clauses_of(item: pytest.Item) -> Iterable[str]:
             raise pytest.UsageError(f'{item.nodeid}: the marker takes clause ids, as in clause("S-06")')
         ids.update(dict.fromkeys(marker.args))
     return ids
+
+
+def without_group(nodeid: str) -> str:
+    """The id of a test without the group of `--dist loadgroup`, which pytest-xdist puts behind it."""
+    return re.sub(r"@(spark|tests/[\w/]+\.py)$", "", nodeid)
 
 
 def without_parameters(nodeid: str) -> str:

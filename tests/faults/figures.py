@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from tests import campaign
+from tests.ledger import without_group
 
 RESULTS = "build/reliability.json"
+PROPERTY = "figure"  # of a test report
 Record = Callable[..., None]
 
 
@@ -102,29 +104,37 @@ def percentiles(seconds: Sequence[float]) -> str:
     return f"p50 {p50:.3f} s, p99 {p99:.3f} s"
 
 
+class FiguresPlugin:
+    """Keeps and tells what tests say. They may run in the processes of pytest-xdist: a figure travels with its report."""
+
+    def __init__(self, root: Path) -> None:
+        self._figures = Figures(root)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            for name, figure in report.user_properties:
+                if name == PROPERTY and isinstance(figure, dict):
+                    self._figures.record(without_group(report.nodeid), **figure)
+
+    def pytest_sessionfinish(self) -> None:
+        self._figures.drop_stale()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._figures.lines:
+            terminalreporter.section("reliability")
+            for line in self._figures.lines:
+                terminalreporter.write_line(line)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_FIGURES] = Figures(config.rootpath)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    session.config.stash[_FIGURES].drop_stale()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    figures = terminalreporter.config.stash[_FIGURES]
-    if figures.lines:
-        terminalreporter.section("reliability")
-        for line in figures.lines:
-            terminalreporter.write_line(line)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FiguresPlugin(config.rootpath), "figures")
 
 
 @pytest.fixture
 def record_figure(request: pytest.FixtureRequest) -> Record:
-    figures, test = request.config.stash[_FIGURES], request.node.nodeid
-    return lambda fault, **figure: figures.record(test, fault, **figure)
-
-
-_FIGURES = pytest.StashKey[Figures]()
+    said = request.node.user_properties
+    return lambda fault, **figure: said.append((PROPERTY, {"fault": fault, **figure}))
 
 
 def table(path: Path) -> str:

@@ -224,7 +224,7 @@ MUTANTS: list[Mutant] = [
         "work that waits for its turn is not kept alive",
         "jobs",
         ("lapsed",),
-        (f"{WORKER_RUN}_keep", "if not item.lost]", "if not item.lost and item.started]"),
+        (f"{WORKER_RUN}_leased", "if not item.lost]", "if not item.lost and item.started]"),
     ),
     mutant(
         "a handler that fails is acknowledged",

@@ -186,7 +186,14 @@ class _SimulatedConnector(_Jobs):
     """`JobConnector`, whose keeper runs in the simulation instead of on a thread."""
 
     def __init__(self, engine: EngineProcess, ttl: float) -> None:
-        super().__init__(engine, engine.queues, lease_ttl=ttl, worker=engine.process.name)
+        super().__init__(
+            engine,
+            engine.queues,
+            lease_ttl=ttl,
+            worker=engine.process.name,
+            clock=engine.process.clock,
+            random=engine.chance.random,
+        )
         self._engine = engine
 
     def _start_keeper(self, keeper: Flow[None]) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from random import random
 from typing import Any
 
+from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.connectors.shells import AsyncSettles, Settles
-from conquiet.errors import StoreUnavailableError
-from conquiet.flow import THREADS, Flow, Sleep, current_fence, run, run_async, shielded
+from conquiet.flow import THREADS, Flow, current_fence, run, run_async, shielded
 from conquiet.jobs import AsyncJobStore, Job, JobStore, Nack, SettleResult, default_worker
+from conquiet.jobs.worker import Heartbeat, Outage
 from conquiet.task import ExceptionCategory, Outcome, OutcomeStatus, Transaction
 
 __all__ = ["AsyncJobConnector", "JobConnector"]
 
 _log = logging.getLogger("conquiet.connectors")
-
-_PATIENCE = 0.2  # seconds between heartbeats that the store did not answer
 
 
 class _Jobs:
@@ -34,6 +34,8 @@ class _Jobs:
         *,
         lease_ttl: float = 5.0,
         worker: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        random: Callable[[], float] = random,
     ) -> None:
         self._operations = store.operations
         self._queues = queues
@@ -43,10 +45,14 @@ class _Jobs:
         self._lock = threading.Lock()
         self._keeping = False
         self._keeper_failure: BaseException | None = None
+        self._outage = Outage(clock, random)
+        self._heartbeat = Heartbeat(self._operations, self._outage, lease_ttl, self._leased, self._lose)
 
     def fetch(self, batch_size: int) -> Flow[list[Transaction]]:
         self._raise_keeper_failure()
-        jobs: list[Job] = yield from self._operations.claim(self._queues, batch_size, self._ttl, self._worker)
+        jobs: list[Job] = yield from self._outage.watch(
+            self._operations.claim(self._queues, batch_size, self._ttl, self._worker)
+        )
         if current_fence().closed:  # given up at its time limit: nobody will take them
             yield from self._operations.release_many(jobs)
             return []
@@ -99,37 +105,25 @@ class _Jobs:
         raise NotImplementedError
 
     def _keep(self) -> Flow[None]:
-        """Heartbeats for all that is held, a third of the lease apart; ends when nothing is."""
-        pause = self._ttl / 3
         try:
-            while True:
-                yield Sleep(pause)
-                with self._lock:
-                    held = list(self._held.values())
-                    if not held:
-                        self._keeping = False
-                        return
-                try:
-                    results = yield from self._operations.heartbeat_many(held)
-                    pause = self._ttl / 3
-                except StoreUnavailableError as error:
-                    _log.warning("the leases of %d jobs could not be extended: %s", len(held), error)
-                    pause = min(_PATIENCE, self._ttl / 3)
-                    continue
-                for job, result in zip(held, results, strict=True):
-                    if not result.ok:
-                        _log.warning("job %s: the lease was lost; its outcome will be unsettled", job.id)
-                        self._drop(job)
+            yield from self._heartbeat.run()
         except BaseException as error:
             with self._lock:
                 self._keeping = False
             self._keeper_failure = error
             raise
 
-    def _drop(self, job: Job) -> None:
+    def _leased(self) -> list[Job] | None:
+        with self._lock:
+            self._keeping = bool(self._held)
+            return list(self._held.values()) or None
+
+    def _lose(self, job: Job) -> None:
         assert job.lease is not None
         with self._lock:
-            self._held.pop(job.lease.token, None)
+            lost = self._held.pop(job.lease.token, None)
+        if lost is not None:
+            _log.warning("job %s: the lease was lost; its outcome will be unsettled", job.id)
 
     def _raise_keeper_failure(self) -> None:
         failure, self._keeper_failure = self._keeper_failure, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -11,8 +12,11 @@ from conquiet.jobs import JobState, JobStore, open_store
 from conquiet.task import OutcomeStatus, StopReason, Transaction
 from conquiet.task.exceptions import ExceptionCategory, TransactionException
 from tests.integration.connectors.variants import VARIANTS, Consumer, policy
+from tests.integration.jobs.gate import Gate
 
 pytestmark = pytest.mark.clause("E-34")
+
+HEARTBEAT = "extended AS"  # in the statement of a heartbeat, and in no other
 
 
 def filled(dsn: str, count: int, **options: Any) -> list[str]:
@@ -121,3 +125,25 @@ def test_what_the_loop_timeout_cut_off_runs_again_after_its_lease(postgres_dsn: 
         while not (jobs := store.claim("q")):
             assert time.monotonic() < deadline, "it is still held"
         assert [job.id for job in jobs] == ids[:1]
+
+
+@pytest.mark.clause("J-23")
+def test_an_outage_is_said_once_and_the_leases_are_kept_after_it(
+    postgres_dsn: str, variant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (job_id,) = filled(postgres_dsn, 1)
+    caplog.set_level(logging.WARNING, "conquiet")
+    with Gate(postgres_dsn, HEARTBEAT, "statement") as gate:
+        strikes = [gate.struck, *(gate.strike(HEARTBEAT, "command").done for _ in range(2))]
+        # Longer than its lease: it can be acknowledged only if the lease was extended after the outage.
+        consumer = Consumer(variant, seconds=lambda transaction: 7.0)
+        report = consumer.on_jobs(gate.dsn, policy(limit=1), lease_ttl=6.0)
+    assert all(struck.is_set() for struck in strikes)
+    assert (report.succeeded, report.unsettled) == (1, 0)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("the job store does not answer; it is asked again until it does: ")
+    assert said[1].startswith("the job store answers again, after ")
+    with open_store(postgres_dsn) as store:
+        (attempt,) = store.get(job_id).attempts  # type: ignore[union-attr]
+        assert attempt.outcome == "succeeded"

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Outage:
-    """Shared by all parts of a worker, so that one outage is one line in the log."""
+    """Shared by all who ask a store on behalf of one worker or connector: one outage is one line in the log."""
 
     def __init__(self, clock: Clock, random: Callable[[], float]) -> None:
         self._clock = clock
@@ -51,5 +51,5 @@ class Outage:
             if self._since is None:
                 self._since = self._failed_at
                 self.total += 1
-                _log.warning("the job store does not answer; the worker goes on trying: %s", error)
+                _log.warning("the job store does not answer; it is asked again until it does: %s", error)
         yield Sleep(0.05 + full_jitter(0.1, attempt, 5.0, self._random), *wake)

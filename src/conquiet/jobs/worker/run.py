@@ -22,6 +22,7 @@ from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.worker.committer import Committer, Held, WorkerCounts
 from conquiet.jobs.worker.context import JobContext
 from conquiet.jobs.worker.execution import Execution, Executor
+from conquiet.jobs.worker.heartbeat import Heartbeat
 from conquiet.jobs.worker.outage import Outage
 
 __all__ = ["WorkerRun", "WorkerSettings"]
@@ -71,6 +72,7 @@ class WorkerRun:
         self._held: dict[str, Held] = {}  # by token
         self._crew = Crew("job runner", settings.concurrency, self._run_job, clock)
         self._crew.broken.add_waker(self._break_down)
+        self._heartbeat = Heartbeat(operations, self._outage, settings.lease_ttl, self._leased, self._lose)
         self._committer = Committer(
             operations, self._held, self.counts, self._outage, clock, self._nudge, self.stopping_hard
         )
@@ -87,7 +89,7 @@ class WorkerRun:
 
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
         crew = self._crew
-        keeper: Child[None] = yield Beside(crew.part(self._keep()), name="job heartbeats")
+        keeper: Child[None] = yield Beside(crew.part(self._heartbeat.run()), name="job heartbeats")
         committer: Child[None] = yield Beside(crew.part(self._committer.run()), name="job commits")
         yield from crew.start()
         try:
@@ -197,33 +199,18 @@ class WorkerRun:
 
     # -- keep alive ----------------------------------------------------------------------------------------------
 
-    def _keep(self) -> Flow[None]:
-        attempt = 0
-        while True:
-            if not attempt:
-                yield Sleep(self._settings.lease_ttl / 3)
-            held = [item for item in list(self._held.values()) if not item.lost]
-            if not held:
-                attempt = 0
-                continue
-            try:
-                results = yield from self._outage.watch(
-                    self._operations.heartbeat_many([item.context.job for item in held])
-                )
-            except StoreUnavailableError as error:
-                yield from self._outage.pause(error, min(attempt, 3))
-                attempt += 1
-                continue
-            attempt = 0
-            for item, result in zip(held, results, strict=True):
-                if not result.ok and item.ended is None and not item.context.settling:
-                    self._lose(item)
+    def _leased(self) -> list[Job]:
+        return [item.context.job for item in list(self._held.values()) if not item.lost]
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, job: Job) -> None:
         """Somebody else may run it now. What has not begun will not begin; what has is told, its result discarded."""
+        assert job.lease is not None
+        held = self._held.get(job.lease.token)
+        if held is None or held.ended is not None or held.context.settling:
+            return  # its lease was ended, or is about to be, by this worker
         held.lost = True
         held.context.lease_lost.set()
-        _log.warning("job %s: the lease was lost; its result will be discarded", held.context.job.id)
+        _log.warning("job %s: the lease was lost; its result will be discarded", job.id)
 
     # -- end -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
 #   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
 .DEFAULT_GOAL := help
-.PHONY: help run check test conformance campaign reference simulate lint bench lock clean core spark peers
+.PHONY: help run check test conformance campaign reference simulate lint bench lock release clean core spark peers
 
 VENV := .venv/bin/python
 BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen) --again "make $(MAKECMDGOALS)"
@@ -52,6 +52,9 @@ lock: core ## compile the locks again after a change of dependencies (UPGRADE=1 
 	$(COMPILE) --extra spark --extra java pyproject.toml -c requirements/core.txt -o requirements/spark.txt
 	echo uv | $(COMPILE) - -c requirements/core.txt -o requirements/uv.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
+
+release: core ## wheel and sdist into dist/, the wheel tried in an empty environment with each extra
+	@exec $(VENV) tools/release.py
 
 clean: ## remove what was built here, the virtual environments too
 	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.errors import (
     AttemptOrderError,
-    MissingDependencyError,
     PlatformAuthError,
     PlatformError,
     PlatformRateLimitError,
@@ -20,6 +19,7 @@ from conquiet.errors import (
     ReportNotFoundError,
     ReportRefusedError,
 )
+from conquiet.extras import needed_by
 from conquiet.reconcile.job import JOB_ID, JobQueue, ReconciliationJob
 from conquiet.reconcile.rules import (
     DEFAULT_RULES,
@@ -151,21 +151,13 @@ _LATER = {
     "trust": ("trust_score", "trust_scores"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
-_EXTRAS = {"sqlalchemy": "reconcile", "starlette": "web"}
 
 
 def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)  # a fixed table: what is asked for chooses from it, and imports nothing else
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with needed_by(f"conquiet.reconcile.{name}"):
         value = getattr(import_module(f"{__name__}.{module}"), name)
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        raise MissingDependencyError(
-            f'conquiet.reconcile.{name} needs the package {error.name}: pip install "conquiet[{extra}]"'
-        ) from error
     globals()[name] = value
     return value

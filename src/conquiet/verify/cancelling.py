@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-__all__ = ["Sweep", "cancelled"]
+from conquiet.verify.findings import bound
 
+__all__ = ["CHECK_NAME", "Sweep", "cancelled", "told"]
+
+CHECK_NAME = "asyncio calls cancelled at every await: nothing lost"
 _PATIENCE = 30.0
 
 
@@ -54,6 +57,12 @@ class Sweep:
             self.most_awaits[name] = max(self.most_awaits[name], self._places[name])
         else:
             self._places[name] = 0
+
+
+def told(sweep: Sweep) -> str:
+    """What a sweep has found, as a line."""
+    places = len(list(sweep.most_awaits.elements()))
+    return f"{sweep.cancelled} cancelled at {places} awaits of {len(sweep.most_awaits)} calls, 0 lost; {bound(sweep.cancelled)}"
 
 
 class _CancelledAt:

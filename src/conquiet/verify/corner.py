@@ -11,9 +11,8 @@ from urllib.parse import quote, unquote
 
 from conquiet.access import access_problem
 from conquiet.errors import JobConfigError, StoreUnavailableError, redact
-from conquiet.queue import connect
-from conquiet.queue.wire import TRANSPORT_ERRORS, translated
-from conquiet.redaction import misread_url, redact_dsn
+from conquiet.extras import needed_by
+from conquiet.redaction import misread_url, redact_dsn, without_password
 
 __all__ = ["StreamCorner", "store_corner", "stream_corner"]
 
@@ -61,6 +60,8 @@ class StreamCorner:
 
 @contextmanager
 def stream_corner(url: str) -> Iterator[StreamCorner]:
+    from conquiet.queue import connect  # here: a job store is verified without redis-py
+
     with connect(url) as redis:
         with _translating("the server cannot be reached"):
             redis.ping()
@@ -73,6 +74,8 @@ def stream_corner(url: str) -> Iterator[StreamCorner]:
 
 @contextmanager
 def _translating(what: str) -> Iterator[None]:
+    from conquiet.queue.wire import TRANSPORT_ERRORS, translated
+
     try:
         yield
     except TRANSPORT_ERRORS as error:
@@ -81,10 +84,9 @@ def _translating(what: str) -> Iterator[None]:
 
 @contextmanager
 def _schema(dsn: str) -> Iterator[str]:
-    import psycopg
-    from psycopg import sql
-
-    from conquiet.redaction import without_password
+    with needed_by("verification of a PostgreSQL server"):
+        import psycopg
+        from psycopg import sql
 
     name = f"conquiet_verify_{secrets.token_hex(6)}"
 

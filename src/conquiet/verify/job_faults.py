@@ -18,11 +18,12 @@ from conquiet.sqlite_files import connected
 from conquiet.verify.beside import hushed, until, working
 from conquiet.verify.findings import Check, Extent, asked, bound, judge, require
 from conquiet.verify.history import History
+from conquiet.verify.job_worker import EFFECTS
+from conquiet.verify.owner import PLACES
 from conquiet.verify.processes import WorkerProcess, kill_until
 from conquiet.verify.proxy import Cutting
 from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, record
 from conquiet.verify.through import through_postgres
-from conquiet.verify.workers import EFFECTS, PLACES
 
 __all__ = ["effects_in", "job_faults"]
 

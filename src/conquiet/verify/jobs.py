@@ -12,7 +12,7 @@ from conquiet.errors import StaleLeaseError
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, RetrySchedule, open_store
 from conquiet.verify.findings import Check, require
 from conquiet.verify.job_faults import effects_in
-from conquiet.verify.workers import EFFECTS
+from conquiet.verify.job_worker import EFFECTS
 
 __all__ = ["job_checks", "open_for_checks"]
 

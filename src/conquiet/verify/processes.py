@@ -25,13 +25,14 @@ _PATIENCE = 60.0
 
 
 class WorkerProcess:
-    """One `python -m conquiet.verify.workers`; it does not outlive its block."""
+    """A process of `job_worker` or `stream_worker`, as the order has it; it does not outlive its block."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        module = "job_worker" if order["work"] == "jobs" else "stream_worker"
         # The order goes by standard input: a DSN may hold a password, and arguments are for all to see.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "conquiet.verify.workers"],
+            [sys.executable, "-m", f"conquiet.verify.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

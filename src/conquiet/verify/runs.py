@@ -8,13 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from conquiet.verify.cancellations import job_cancellations, stream_cancellations
 from conquiet.verify.corner import store_corner, stream_corner
 from conquiet.verify.findings import Extent, Finding, Verdict, examined
+from conquiet.verify.job_cancellations import job_cancellations
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
-from conquiet.verify.stream_faults import stream_faults
-from conquiet.verify.streams import StreamChecks
 
 __all__ = ["verify"]
 
@@ -52,6 +50,11 @@ def verify(
 
 
 def _on_streams(url: str, extent: Extent, folder: Path) -> Generator[Finding]:
+    # Imported here: a job store is verified without redis-py.
+    from conquiet.verify.stream_cancellations import stream_cancellations
+    from conquiet.verify.stream_faults import stream_faults
+    from conquiet.verify.streams import StreamChecks
+
     with stream_corner(url) as corner:
         streams = StreamChecks(corner, extent.work)
         yield from examined(streams.checks())

@@ -17,11 +17,12 @@ from conquiet.verify.beside import Consumers, hushed, until
 from conquiet.verify.corner import StreamCorner
 from conquiet.verify.findings import Check, Extent, asked, bound, judge, require
 from conquiet.verify.history import History
+from conquiet.verify.owner import PLACES
 from conquiet.verify.processes import WorkerProcess, kill_until
 from conquiet.verify.proxy import Cutting
 from conquiet.verify.recording.streams import RecordedConsumer, RecordedQueue
+from conquiet.verify.stream_worker import GROUP
 from conquiet.verify.through import through_redis
-from conquiet.verify.workers import GROUP, PLACES
 
 __all__ = ["stream_faults"]
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from conquiet.queue import connect
 from conquiet.verify.findings import SkippedError
 from conquiet.verify.proxy import Address, PostgresFraming, Proxy, RedisFraming
 
@@ -63,6 +62,8 @@ def through_postgres(dsn: str) -> Iterator[tuple[Proxy, str]]:
 def through_redis(redis: Any) -> Iterator[tuple[Proxy, Any]]:
     """A proxy, and another client of the same server by way of it."""
     from redis.connection import SSLConnection, UnixDomainSocketConnection
+
+    from conquiet.queue import connect  # here: a job store is verified without redis-py
 
     pool = redis.connection_pool
     if issubclass(pool.connection_class, SSLConnection):

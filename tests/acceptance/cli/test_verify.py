@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from conquiet.embedded import RedisServer
-from conquiet.verify.cancellations import job_cancellations
 from conquiet.verify.corner import store_corner
 from conquiet.verify.findings import Extent
+from conquiet.verify.job_cancellations import job_cancellations
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
 from tests.acceptance.cli.command import Shell

@@ -13,7 +13,7 @@ import pytest
 from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.errors import QueueConnectionError, StoreUnavailableError
 from conquiet.jobs import JobStore
-from conquiet.verify import Finding, Verdict, cancellations, verify
+from conquiet.verify import Finding, Verdict, job_cancellations, verify
 from conquiet.verify.corner import store_corner, stream_corner
 from conquiet.verify.findings import Check, Extent, examined
 from conquiet.verify.job_faults import job_faults
@@ -139,10 +139,10 @@ def test_a_wrong_consumer_is_found_out(
 def test_a_store_that_is_wrong_under_cancelled_calls_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancellations, "_SHORT", 30.0)  # leases that are current when they are taken away
+    monkeypatch.setattr(job_cancellations, "_SHORT", 30.0)  # leases that are current when they are taken away
     (wrong,) = [m for m in MUTANTS if m.name == "SQLite: leases that are current are rescued"]
     with open_for_checks(f"sqlite:///{tmp_path}/jobs.db") as store, wrong.applied():
-        (found,) = examined(cancellations.job_cancellations(store, Extent(cancels=30), tmp_path))
+        (found,) = examined(job_cancellations.job_cancellations(store, Extent(cancels=30), tmp_path))
     assert found.detail.startswith("the history is broken: two-holders: "), found
 
 

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from conquiet.extras import needed_by
+
 if TYPE_CHECKING:
     from conquiet.reconcile.report.collection import collect_figures
     from conquiet.reconcile.report.figures import ReportFigures
@@ -48,5 +50,6 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Import on first use: the page needs no Spark, the tables do."""
     if name in _MODULES:
-        return getattr(import_module(f"conquiet.reconcile.report.{_MODULES[name]}"), name)
+        with needed_by(f"conquiet.reconcile.report.{name}"):
+            return getattr(import_module(f"conquiet.reconcile.report.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""asyncio calls cancelled at every await: each did happen or did not, and nothing is lost."""
+"""asyncio calls on a job store cancelled at every await: each did happen or did not, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -8,30 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from conquiet.jobs import AsyncJobStore, Job, JobState, JobStore, RetrySchedule, open_async_store
-from conquiet.queue import AsyncRedisStreamsQueue, QueueConfig, QueueMessage, connect_async
 from conquiet.verify.beside import hushed
-from conquiet.verify.cancelling import Sweep, cancelled
-from conquiet.verify.corner import StreamCorner
-from conquiet.verify.findings import Check, Extent, asked, bound, judge, require
+from conquiet.verify.cancelling import CHECK_NAME, Sweep, cancelled, told
+from conquiet.verify.findings import Check, Extent, asked, judge, require
 from conquiet.verify.history import History
 from conquiet.verify.recording.jobs import RecordedBackend
-from conquiet.verify.recording.streams import AsyncRecordedConsumer, RecordedOperations
-from conquiet.verify.workers import GROUP
 
-__all__ = ["job_cancellations", "stream_cancellations"]
+__all__ = ["job_cancellations"]
 
-_NAME = "asyncio calls cancelled at every await: nothing lost"
 _SHORT = 0.2  # seconds: a lease whose claim may never have been heard of
 _LONG = 60.0
 _AFTER = {"ack": JobState.SUCCEEDED, "heartbeat": JobState.IN_FLIGHT}  # the others: Ready
 
 
 def job_cancellations(store: JobStore, extent: Extent, folder: Path) -> list[Check]:
-    return [Check(_NAME, lambda: _on_jobs(store, extent.cancels, folder / "cancels"))]
-
-
-def stream_cancellations(corner: StreamCorner, extent: Extent, folder: Path) -> list[Check]:
-    return [Check(_NAME, lambda: _on_streams(corner, extent.cancels, folder / "cancels"))]
+    return [Check(CHECK_NAME, lambda: _on_jobs(store, extent.cancels, folder / "cancels"))]
 
 
 def _on_jobs(store: JobStore, cancels: int, path: Path) -> str:
@@ -49,7 +40,7 @@ def _on_jobs(store: JobStore, cancels: int, path: Path) -> str:
     with hushed():
         sweep = asyncio.run(main())
     judge(path, fenced=True)
-    return _told(sweep)
+    return told(sweep)
 
 
 class _Jobs:
@@ -126,61 +117,3 @@ class _Jobs:
             left = {q for q in left if q in stats and not stats[q].succeeded}
             require(asyncio.get_running_loop().time() < deadline, f"{len(left)} jobs could not be drained")
             await asyncio.sleep(0.02 if left else 0.0)
-
-
-def _on_streams(corner: StreamCorner, cancels: int, path: Path) -> str:
-    asked(cancels, "cancels")
-    # 1 ms: a hold here is nobody's for long, as everything is claimed at once.
-    config = QueueConfig(corner.key("cancelled"), GROUP, "cancelled", block_ms=1_000, claim_idle_ms=1)
-
-    async def main() -> Sweep:
-        with History(path) as history:
-            async with connect_async(corner.url, max_connections=2) as redis:
-                consumer = AsyncRecordedConsumer(redis, config, history)
-                await consumer.create_group()
-                queue = AsyncRedisStreamsQueue(redis, config)
-                queue._operations = RecordedOperations(queue._operations, history)
-                return await _sweep_consumer(consumer, queue, history, cancels)
-
-    with hushed():
-        sweep = asyncio.run(main())
-    judge(path, fenced=False)
-    return _told(sweep)
-
-
-async def _sweep_consumer(
-    consumer: AsyncRecordedConsumer, queue: AsyncRedisStreamsQueue, history: History, count: int
-) -> Sweep:
-    sweep = Sweep(["next", "ack", "claim_stale", "enqueue"])
-    name_of_consumer = consumer.config.consumer_name
-
-    def handle(message: QueueMessage) -> None:
-        with history.operation("handle", message.id, holder=name_of_consumer):
-            pass
-
-    while sweep.cancelled < count:
-        name, nth = sweep.next()
-        await queue.enqueue({"n": sweep.cancelled})
-        message = await consumer.next() if name == "ack" else None
-        call: Coroutine[Any, Any, Any]
-        if message is not None:
-            handle(message)
-            call = consumer.ack(message)
-        elif name == "next":
-            call = consumer.next()
-        elif name == "claim_stale":
-            call = consumer.claim_stale(1, 2)
-        else:
-            call = queue.enqueue({"perhaps": True})
-        struck, _ = await cancelled(call, nth)
-        sweep.note(name, struck)
-    while (await queue.backlog_stats()).pending or (await queue.backlog_stats()).lag:
-        for message in [*await consumer.claim_stale(1, 1_000), *await queue.read(20, 1_000)]:
-            handle(message)
-            await consumer.ack(message)
-    return sweep
-
-
-def _told(sweep: Sweep) -> str:
-    places = len(list(sweep.most_awaits.elements()))
-    return f"{sweep.cancelled} cancelled at {places} awaits of {len(sweep.most_awaits)} calls, 0 lost; {bound(sweep.cancelled)}"

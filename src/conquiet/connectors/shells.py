@@ -1,4 +1,9 @@
-"""The two variants of every connector: a connector is written once, as flows, and driven by one of these."""
+"""The two variants of every connector: a connector is written once, as flows, and driven by one of these.
+
+The engine calls these methods, as it calls those of anybody's connector, and does not drive the flows itself. A fetch
+has a time limit and a context of its own: on threads only a call that can be abandoned has them, a flow has not. And
+a subclass that overrides `settle` expects to be called.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,23 @@ from conquiet.task import Outcome, Transaction
 __all__ = ["AsyncFetches", "AsyncSettles", "Fetches", "Settles"]
 
 
-class _Fetching:
+class _FetchFlows:
     fetch: Callable[..., Flow[list[Transaction]]]
 
 
-class _Settling(_Fetching):
+class _SettleFlows(_FetchFlows):
     settled: Callable[[Sequence[Outcome]], Flow[Collection[Outcome]]]
     released: Callable[[Sequence[Outcome]], Flow[None]]
 
 
-class Fetches(_Fetching):
+class Fetches(_FetchFlows):
     """For `ConsumerMixin`."""
 
     def fetch_transactions(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return run(self.fetch(batch_size, **extra))
 
 
-class Settles(Fetches, _Settling):
+class Settles(Fetches, _SettleFlows):
     """... and it settles."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:
@@ -37,14 +42,14 @@ class Settles(Fetches, _Settling):
         run(self.released(outcomes))
 
 
-class AsyncFetches(_Fetching):
+class AsyncFetches(_FetchFlows):
     """For `AsyncConsumerMixin`."""
 
     async def fetch_transactions_async(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return await run_async(self.fetch(batch_size, **extra))
 
 
-class AsyncSettles(AsyncFetches, _Settling):
+class AsyncSettles(AsyncFetches, _SettleFlows):
     """... and it settles."""
 
     async def settle_async(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:

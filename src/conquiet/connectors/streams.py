@@ -32,7 +32,7 @@ class _Streams:
         An entry that breaks the format goes to `on_malformed` and is acknowledged after it; without it, the fetch
         raises `MalformedEntryError`, once the good messages that came with the entry have been handed out.
         """
-        self._queue = queue
+        self._operations = queue.operations
         self._block_ms = queue.config.block_ms if block_ms is None else block_ms
         self._on_malformed = on_malformed
         self._malformed: MalformedEntryError | None = None
@@ -44,7 +44,7 @@ class _Streams:
             raise error
         while True:
             try:
-                messages = yield Call(self._queue.read, block_ms or self._block_ms, batch_size)
+                messages = yield from self._operations.read(block_ms or self._block_ms, batch_size)
                 break
             except MalformedEntryError as error:
                 messages = error.messages
@@ -55,7 +55,7 @@ class _Streams:
                     break
                 for entry in error.entries:
                     yield Call(self._on_malformed, entry)
-                    yield Call(self._queue.ack, entry)
+                    yield from self._operations.ack(entry)
                 # Nothing but malformed ones is not nothing: an empty batch would say that the stream is drained.
                 if messages or current_fence().closed:
                     break
@@ -71,7 +71,7 @@ class _Streams:
             or (outcome.category is ExceptionCategory.BUSINESS and outcome.handled)
         ]
         if done:
-            yield Call(self._queue.ack_many, done)
+            yield from self._operations.ack_many(done)
         return ()
 
     def released(self, outcomes: Sequence[Outcome]) -> Flow[None]:

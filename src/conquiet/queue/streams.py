@@ -24,46 +24,46 @@ class RedisStreamsQueue:
 
     def __init__(self, redis: Redis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS) -> None:
         self.config = config
-        self._operations = StreamOperations(redis, config, limits, awaits=False)
-        run(self._operations.create_group())
+        self.operations = StreamOperations(redis, config, limits, awaits=False)
+        run(self.operations.create_group())
 
     def enqueue(self, payload: Payload) -> str:
         """Add a payload; its entry id. One XADD."""
-        return run(self._operations.enqueue(payload))
+        return run(self.operations.enqueue(payload))
 
     def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
         """Add many; their ids in order. All are checked first; up to 1,000 (or 4 MiB) go in as one atomic step.
 
         If a later step fails, `PartialEnqueueError` says what is in the stream.
         """
-        return run(self._operations.enqueue_many(payloads))
+        return run(self.operations.enqueue_many(payloads))
 
     def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
         """Up to `count` new messages, waiting up to `block_ms` for the first; they are pending from now on.
 
         `MalformedEntryError` if entries break the format; it carries the good messages.
         """
-        return run(self._operations.read(block_ms, count))
+        return run(self.operations.read(block_ms, count))
 
     def ack(self, msg: QueueMessage | MalformedEntry) -> None:
         """Acknowledge; what is not pending any more is no error."""
-        run(self._operations.ack(msg))
+        run(self.operations.ack(msg))
 
     def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
         """Acknowledge many in one call; how many of them were pending."""
-        return run(self._operations.ack_many(msgs))
+        return run(self.operations.ack_many(msgs))
 
     def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:
         """Acknowledge only if this consumer still holds the entry; `LeaseLostError` if not. One atomic step."""
-        run(self._operations.ack_if_owner(msg))
+        run(self.operations.ack_if_owner(msg))
 
     def claim_stale(self, min_idle_ms: int, count: int = 10) -> ClaimedMessages:
         """Take over up to `count` messages that have been pending and idle for `min_idle_ms`. Best effort."""
-        return run(self._operations.claim_stale(min_idle_ms, count))
+        return run(self.operations.claim_stale(min_idle_ms, count))
 
     def backlog_stats(self) -> BacklogStats:
         """How full the stream and the group are. Bounded, without side effect, best effort."""
-        return run(self._operations.backlog_stats())
+        return run(self.operations.backlog_stats())
 
 
 class AsyncRedisStreamsQueue:
@@ -74,36 +74,36 @@ class AsyncRedisStreamsQueue:
     ) -> None:
         """Without creating the group: use `create`."""
         self.config = config
-        self._operations = StreamOperations(redis, config, limits, awaits=True)
+        self.operations = StreamOperations(redis, config, limits, awaits=True)
 
     @classmethod
     async def create(
         cls, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS
     ) -> AsyncRedisStreamsQueue:
         queue = cls(redis, config, limits=limits)
-        await run_async(queue._operations.create_group())
+        await run_async(queue.operations.create_group())
         return queue
 
     async def enqueue(self, payload: Payload) -> str:
-        return await run_async(self._operations.enqueue(payload))
+        return await run_async(self.operations.enqueue(payload))
 
     async def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
-        return await run_async(self._operations.enqueue_many(payloads))
+        return await run_async(self.operations.enqueue_many(payloads))
 
     async def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
-        return await run_async(self._operations.read(block_ms, count))
+        return await run_async(self.operations.read(block_ms, count))
 
     async def ack(self, msg: QueueMessage | MalformedEntry) -> None:
-        await run_async(self._operations.ack(msg))
+        await run_async(self.operations.ack(msg))
 
     async def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
-        return await run_async(self._operations.ack_many(msgs))
+        return await run_async(self.operations.ack_many(msgs))
 
     async def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:
-        await run_async(self._operations.ack_if_owner(msg))
+        await run_async(self.operations.ack_if_owner(msg))
 
     async def claim_stale(self, min_idle_ms: int, count: int = 10) -> ClaimedMessages:
-        return await run_async(self._operations.claim_stale(min_idle_ms, count))
+        return await run_async(self.operations.claim_stale(min_idle_ms, count))
 
     async def backlog_stats(self) -> BacklogStats:
-        return await run_async(self._operations.backlog_stats())
+        return await run_async(self.operations.backlog_stats())

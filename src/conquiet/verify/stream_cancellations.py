@@ -34,7 +34,7 @@ def _on_streams(corner: StreamCorner, cancels: int, path: Path) -> str:
                 consumer = AsyncRecordedConsumer(redis, config, history)
                 await consumer.create_group()
                 queue = AsyncRedisStreamsQueue(redis, config)
-                queue._operations = RecordedOperations(queue._operations, history)
+                queue.operations = RecordedOperations(queue.operations, history)
                 return await _sweep_consumer(consumer, queue, history, cancels)
 
     with hushed():

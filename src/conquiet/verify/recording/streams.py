@@ -115,7 +115,7 @@ class RecordedOperations(StreamOperations):
 class RecordedQueue(RedisStreamsQueue):
     def __init__(self, redis: Any, config: QueueConfig, history: History) -> None:
         super().__init__(redis, config)
-        self._operations = RecordedOperations(self._operations, history)
+        self.operations = RecordedOperations(self.operations, history)
 
 
 class RecordedTransactions:

@@ -27,8 +27,10 @@ def _group(item: pytest.Item) -> str | None:
     """Tests of one group run one after the other in one process (`--dist loadgroup`); the others wherever there is room.
 
     Those that share a Spark session are a group: starting one takes longer than most tests. So are those of a file
-    that share a fixture of the whole file.
+    that share a fixture of the whole file. A test may have a group by a marker of its own.
     """
+    if item.get_closest_marker("xdist_group") is not None:
+        return None
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no public name for it
     if "spark" in fixtures:
         return "spark"

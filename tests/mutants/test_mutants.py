@@ -18,6 +18,9 @@ from tests.mutants.on_postgres import play_postgres
 from tests.mutants.on_redis import SCENARIOS, play_queue
 from tests.simulation.play import quiet
 
+# One process: what caught a mutant is found out once, and told of all of them at the end.
+pytestmark = pytest.mark.xdist_group("tests/mutants/test_mutants.py")
+
 
 @dataclass
 class Catch:

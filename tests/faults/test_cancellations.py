@@ -15,7 +15,7 @@ from conquiet.embedded import RedisServer
 from conquiet.flow import run_async
 from conquiet.jobs import AsyncJobStore, Job, JobState, RetrySchedule, open_async_store, open_store
 from conquiet.queue import AsyncQueueConsumer, AsyncRedisStreamsQueue, QueueConfig, connect_async
-from conquiet.verify.cancelling import Sweep, cancelled
+from conquiet.verify.cancellation_sweep import Sweep, cancelled
 from tests.campaign import campaign_size
 from tests.faults.figures import Record
 from tests.integration.jobs.background import until

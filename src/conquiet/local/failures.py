@@ -5,36 +5,50 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
-from conquiet.errors import redact
+from conquiet.errors import LocalConfigError, redact
 from conquiet.local.item import QueueItem, told_by
 
-__all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "error_text", "report_failure"]
+__all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "checked_job_fields", "error_text", "report_failure"]
 
 MAX_REMEMBERED = 100
 MAX_TEXT = 8_192
 
 LAST_EXCEPTIONS: list[dict[str, Any]] = []
-"""The last failures of all workers of this process, oldest first: `report_id`, `error`, `type`."""
+"""The last failures of all workers in this process, oldest first: the worker's `job_fields`, `error`, `type`."""
 
 _log = logging.getLogger("conquiet.local")
 _lock = threading.Lock()
 
 
-def report_failure(item: QueueItem, error: BaseException) -> None:
+def checked_job_fields(fields: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `fields`, if a log record and `LAST_EXCEPTIONS` can have fields of these names."""
+    for name in fields:
+        if name in _TAKEN:
+            raise LocalConfigError(f"job_fields cannot have {name!r}: failures and log records use that name")
+    return dict(fields)
+
+
+_TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {
+    *("message", "asctime", "event", "correlation_id", "priority", "seq", "error", "error_type", "type")
+}
+
+
+def report_failure(item: QueueItem, error: BaseException, job_fields: Mapping[str, str]) -> None:
     """Log that `item`'s job failed with `error`, and remember it."""
-    report_id = told_by(item.job, "affiliate_report_id")
+    told = {field: told_by(item.job, attribute) for field, attribute in job_fields.items()}
     correlation_id = told_by(item.job, "correlation_id")
     name, text = type(error).__name__, error_text(error)
     with _lock:
-        LAST_EXCEPTIONS.append({"report_id": report_id, "error": text, "type": name})
+        LAST_EXCEPTIONS.append({**told, "error": text, "type": name})
         del LAST_EXCEPTIONS[:-MAX_REMEMBERED]
     # The traceback as text and not as exc_info, which would print a password that is in the exception's message.
     where = redact("".join(traceback.format_exception(error, limit=-20))[-MAX_TEXT:])
     _log.error(
-        "job failed: report_id=%r correlation_id=%r priority=%s seq=%d error=%s: %s\n%s",
-        report_id,
+        "job failed: %scorrelation_id=%r priority=%s seq=%d error=%s: %s\n%s",
+        "".join(f"{field}={value!r} " for field, value in told.items()),
         correlation_id,
         item.priority_label,
         item.seq,
@@ -43,7 +57,7 @@ def report_failure(item: QueueItem, error: BaseException) -> None:
         where,
         extra={
             "event": "job_failed",
-            "report_id": report_id,
+            **told,
             "correlation_id": correlation_id,
             "priority": item.priority_label,
             "seq": item.seq,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from conquiet.observe.failsafe import once, safely
+from conquiet.observe.failsafe import registered, safely
 
 __all__ = ["EngineMetrics"]
 
@@ -63,19 +63,15 @@ def _abandoned(task: str) -> int:
         return sum(threads.abandoned for threads in _THREADS[task])
 
 
-@once
-def _families() -> tuple[Any, ...] | None:
-    try:
-        from prometheus_client import Counter, Gauge
-    except ImportError:
-        return None
+@registered
+def _families(prometheus: Any) -> tuple[Any, ...]:
     return (
-        Counter(
+        prometheus.Counter(
             "conquiet_engine_transactions_total",
             "Transactions by how they ended",
             ("task", "status", "category"),
         ),
-        Gauge(
+        prometheus.Gauge(
             "conquiet_engine_abandoned_threads",
             "Calls past their time limit that still hold a thread",
             ("task",),

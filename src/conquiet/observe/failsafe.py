@@ -1,4 +1,4 @@
-"""Metrics and spans never raise: a broken backend is said once, in the log, and work goes on."""
+"""Metrics and spans never raise: a backend that fails is logged once, and work goes on."""
 
 from __future__ import annotations
 
@@ -8,23 +8,34 @@ from functools import cache, wraps
 from threading import RLock
 from typing import Any, TypeVar
 
-__all__ = ["once", "safely", "say_once"]
+__all__ = ["registered", "safely", "say_once"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger("conquiet.observe")
 
 
-def once(make: Callable[[], T]) -> Callable[[], T]:
-    """`make`, called once in the process: two threads that register the same metrics at once would fail."""
-    lock, made = RLock(), cache(make)
+def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
+    """`make(prometheus_client)`, called once in the process; None where prometheus_client is not installed.
+
+    Under a lock: two threads that register the same metrics at the same time would fail.
+    """
+    lock = RLock()
+
+    @cache
+    def made() -> T | None:
+        try:
+            import prometheus_client
+        except ImportError:
+            return None
+        return make(prometheus_client)
 
     @wraps(make)
-    def the_one() -> T:
+    def families() -> T | None:
         with lock:
             return made()
 
-    return the_one
+    return families
 
 
 def safely(record: Callable[..., Any], *args: Any) -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from conquiet.observe.failsafe import once, safely
+from conquiet.observe.failsafe import registered, safely
 
 __all__ = ["LATENCY_BOUNDS", "Latency", "LocalWorkerMetrics", "watch_breaker", "watch_queue"]
 
@@ -125,18 +125,16 @@ class _Queues:
 _QUEUES = _Queues()
 
 
-@once
-def _families() -> tuple[Any, ...] | None:
+@registered
+def _families(prometheus: Any) -> tuple[Any, ...]:
     """Duration, failures and breaker states; the queues' own are registered with them."""
-    try:
-        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
-    except ImportError:
-        return None
     states = "Circuit breakers: 0 closed, 1 half-open, 2 open"
     families = (
-        Histogram("conquiet_job_processing_duration", "Seconds that a handler took", buckets=LATENCY_BOUNDS),
-        Counter("conquiet_job_failures_total", "Jobs whose handler failed"),
-        Gauge("conquiet_breaker_state_gauge", states, ["platform"]),
+        prometheus.Histogram(
+            "conquiet_job_processing_duration", "Seconds that a handler took", buckets=LATENCY_BOUNDS
+        ),
+        prometheus.Counter("conquiet_job_failures_total", "Jobs whose handler failed"),
+        prometheus.Gauge("conquiet_breaker_state_gauge", states, ["platform"]),
     )
-    REGISTRY.register(_QUEUES)
+    prometheus.REGISTRY.register(_QUEUES)
     return families

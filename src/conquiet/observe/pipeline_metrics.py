@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
-from conquiet.observe.failsafe import once, safely
+from conquiet.observe.failsafe import registered, safely
 
 __all__ = ["PipelineMetrics"]
 
@@ -69,30 +69,28 @@ class PipelineMetrics:
         return self._families[family].labels(self._query)
 
 
-@once
-def _families() -> dict[str, Any] | None:
-    try:
-        from prometheus_client import Counter, Gauge, Histogram
-    except ImportError:
-        return None
+@registered
+def _families(prometheus: Any) -> dict[str, Any]:
     labels = ("query",)
     buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
     lag = "Age of the newest entry that was read, at the end of the last micro-batch; 0: nothing was left to read"
     return {
-        "batches": Counter(f"{_PREFIX}_batches_total", "Micro-batches, and batches, that ended", labels),
-        "rows": Counter(f"{_PREFIX}_rows_total", "Rows read by them", labels),
-        "seconds": Histogram(
+        "batches": prometheus.Counter(
+            f"{_PREFIX}_batches_total", "Micro-batches, and batches, that ended", labels
+        ),
+        "rows": prometheus.Counter(f"{_PREFIX}_rows_total", "Rows read by them", labels),
+        "seconds": prometheus.Histogram(
             f"{_PREFIX}_batch_seconds", "Duration of a micro-batch", labels, buckets=buckets
         ),
-        "rows_per_second": Gauge(
+        "rows_per_second": prometheus.Gauge(
             f"{_PREFIX}_rows_per_second", "Rows a second in the last micro-batch", labels
         ),
-        "entries_lost": Gauge(
+        "entries_lost": prometheus.Gauge(
             f"{_PREFIX}_entries_lost", "Entries trimmed before they were read, so far", labels
         ),
-        "lag": Gauge(f"{_PREFIX}_lag_seconds", lag, labels),
-        "state_rows": Gauge(f"{_PREFIX}_state_rows", "Keys in the query's state", labels),
-        "duplicates": Counter(
+        "lag": prometheus.Gauge(f"{_PREFIX}_lag_seconds", lag, labels),
+        "state_rows": prometheus.Gauge(f"{_PREFIX}_state_rows", "Keys in the query's state", labels),
+        "duplicates": prometheus.Counter(
             f"{_PREFIX}_duplicates_total", "Rows left out because they came before", labels
         ),
     }

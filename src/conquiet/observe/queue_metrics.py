@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conquiet.observe.failsafe import once, safely
+from conquiet.observe.failsafe import registered, safely
 
 __all__ = ["QueueMetrics"]
 
@@ -43,16 +43,14 @@ class QueueMetrics:
             safely(self._claimed.inc, entries)
 
 
-@once
-def _families() -> tuple[Any, ...] | None:
-    try:
-        from prometheus_client import Counter, Histogram
-    except ImportError:
-        return None
+@registered
+def _families(prometheus: Any) -> tuple[Any, ...]:
     labels = ("stream",)
     return (
-        Counter("conquiet_queue_messages_read_total", "Entries delivered by XREADGROUP", labels),
-        Counter("conquiet_queue_messages_ack_total", "Entries for which XACK was sent", labels),
-        Counter("conquiet_queue_messages_claimed_total", "Entries taken over by XCLAIM", labels),
-        Histogram("conquiet_queue_read_latency_seconds", "Duration of XREADGROUP, blocking included", labels),
+        prometheus.Counter("conquiet_queue_messages_read_total", "Entries delivered by XREADGROUP", labels),
+        prometheus.Counter("conquiet_queue_messages_ack_total", "Entries for which XACK was sent", labels),
+        prometheus.Counter("conquiet_queue_messages_claimed_total", "Entries taken over by XCLAIM", labels),
+        prometheus.Histogram(
+            "conquiet_queue_read_latency_seconds", "Duration of XREADGROUP, blocking included", labels
+        ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conquiet.observe.failsafe import once, safely
+from conquiet.observe.failsafe import registered, safely
 
 __all__ = ["METRICS", "ReconcileMetrics"]
 
@@ -35,18 +35,16 @@ def _counted(family: str, *labels: str) -> None:
         families[family].labels(*labels).inc()
 
 
-@once
-def _families() -> dict[str, Any] | None:
-    try:
-        from prometheus_client import Counter
-    except ImportError:
-        return None
+@registered
+def _families(prometheus: Any) -> dict[str, Any]:
     return {
-        "reconciliations": Counter(
+        "reconciliations": prometheus.Counter(
             "conquiet_reconciliations_total", "Attempts recorded, by their status", ("status",)
         ),
-        "fetches": Counter(
+        "fetches": prometheus.Counter(
             "conquiet_platform_fetches_total", "Platforms asked, by what came of it", ("platform", "outcome")
         ),
-        "intake": Counter("conquiet_intake_reports_total", "Reports handed in, by the answer", ("outcome",)),
+        "intake": prometheus.Counter(
+            "conquiet_intake_reports_total", "Reports handed in, by the answer", ("outcome",)
+        ),
     }

@@ -56,17 +56,17 @@ class QueueConsumer:
     def __init__(self, redis: Redis, config: QueueConfig) -> None:
         self.config = config
         self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=False)
-        self._consuming = Delivery(self._operations, config)
+        self._delivery = Delivery(self._operations, config)
         run(self._operations.create_group())
 
     def next(self, block_ms: int | None = None) -> QueueMessage | None:
         """The next new message, or None if none came in `block_ms` (default: the configured), or after `stop`."""
-        return run(self._consuming.next(block_ms))
+        return run(self._delivery.next(block_ms))
 
     def iter_messages(self) -> Iterator[QueueMessage]:
         """New messages until `stop`. Acknowledge each yourself, after your effects are committed."""
-        while not self._consuming.stopped.is_set():
-            message = run(self._consuming.next_to_hand_on())
+        while not self._delivery.stopped.is_set():
+            message = run(self._delivery.next_to_hand_on())
             if message is not None:
                 yield message
 
@@ -76,7 +76,7 @@ class QueueConsumer:
 
     def stop(self) -> None:
         """Begin no new read. Safe from any thread and from a signal handler; it does not interrupt a read."""
-        self._consuming.stopped.set()
+        self._delivery.stopped.set()
 
     def stop_on_sigterm(self) -> AbstractContextManager[None]:
         """Around your own loop of `next` or `iter_messages`: SIGTERM calls `stop`. `run` does this by itself."""
@@ -96,7 +96,7 @@ class QueueConsumer:
         """
         _refuse_coroutines(handler, on_malformed)
         with self.stop_on_sigterm():
-            run(self._consuming.run(handler, db_factory, on_malformed))
+            run(self._delivery.run(handler, db_factory, on_malformed))
 
     def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
         """Take over messages that others left pending for `min_idle_ms` (default: `claim_idle_ms`)."""
@@ -117,7 +117,7 @@ class QueueConsumer:
         """
         _refuse_coroutines(handler, on_malformed)
         with self.stop_on_sigterm():
-            run(self._consuming.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
+            run(self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
 
     def backlog_stats(self) -> BacklogStats:
         """How full the stream and the group are; only when asked."""
@@ -131,7 +131,7 @@ class AsyncQueueConsumer:
         """Without creating the group: use `create`."""
         self.config = config
         self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=True)
-        self._consuming = Delivery(self._operations, config)
+        self._delivery = Delivery(self._operations, config)
 
     @classmethod
     async def create(cls, redis: AsyncRedis, config: QueueConfig) -> AsyncQueueConsumer:
@@ -140,11 +140,11 @@ class AsyncQueueConsumer:
         return consumer
 
     async def next(self, block_ms: int | None = None) -> QueueMessage | None:
-        return await run_async(self._consuming.next(block_ms))
+        return await run_async(self._delivery.next(block_ms))
 
     async def iter_messages(self) -> AsyncIterator[QueueMessage]:
-        while not self._consuming.stopped.is_set():
-            message = await run_async(self._consuming.next_to_hand_on())
+        while not self._delivery.stopped.is_set():
+            message = await run_async(self._delivery.next_to_hand_on())
             if message is not None:
                 yield message
 
@@ -152,7 +152,7 @@ class AsyncQueueConsumer:
         await run_async(self._operations.ack(msg))
 
     def stop(self) -> None:
-        self._consuming.stopped.set()
+        self._delivery.stopped.set()
 
     def stop_on_sigterm(self) -> AbstractContextManager[None]:
         return stop_on_sigterm(self.stop)
@@ -165,7 +165,7 @@ class AsyncQueueConsumer:
         on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
     ) -> None:
         with self.stop_on_sigterm():
-            await run_async(self._consuming.run(handler, db_factory, on_malformed))
+            await run_async(self._delivery.run(handler, db_factory, on_malformed))
 
     async def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
         return await run_async(self._operations.claim_stale(_idle(min_idle_ms, self.config), count))
@@ -181,7 +181,7 @@ class AsyncQueueConsumer:
     ) -> None:
         with self.stop_on_sigterm():
             await run_async(
-                self._consuming.run_recovery(handler, db_factory, on_malformed, interval_ms, count)
+                self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count)
             )
 
     async def backlog_stats(self) -> BacklogStats:

@@ -21,7 +21,9 @@ from conquiet.reconcile.reconciler import Reconciler
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.reconcile.scheduler import RetryScheduler, resume
 
-__all__ = ["ReconciliationService"]
+__all__ = ["JOB_FIELDS", "ReconciliationService"]
+
+JOB_FIELDS = {"report_id": "affiliate_report_id"}  # how logs and LAST_EXCEPTIONS name a job that failed
 
 _log = logging.getLogger("conquiet.reconcile")
 
@@ -58,7 +60,9 @@ class ReconciliationService:
             lifespan=self._lifespan,
         )
         reconciler = Reconciler(fetcher, self.sessions, rules=rules, clock=clock)
-        self._pool = WorkerPool(self.queue, reconciler, workers, session_factory=self.sessions)
+        self._pool = WorkerPool(
+            self.queue, reconciler, workers, session_factory=self.sessions, job_fields=JOB_FIELDS
+        )
         self._scheduling = threading.Thread(
             target=self.scheduler.run, args=(scheduler_seconds,), name="conquiet scheduler", daemon=True
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from conquiet.queue import AsyncRedisStreamsQueue, QueueConfig, QueueMessage, connect_async
 from conquiet.verify.beside import hushed
-from conquiet.verify.cancelling import CHECK_NAME, Sweep, cancelled, told
+from conquiet.verify.cancellation_sweep import CHECK_NAME, Sweep, cancelled, told
 from conquiet.verify.corner import StreamCorner
 from conquiet.verify.findings import Check, Extent, asked, judge
 from conquiet.verify.history import History

@@ -31,10 +31,10 @@ MESSAGES = 12
 class Stage:
     """A stream with recorded consumers of one kind. What they do has no effect: the history is the judge."""
 
-    def __init__(self, url: str, folder: Path, consuming: type[Delivery]) -> None:
+    def __init__(self, url: str, folder: Path, delivery: type[Delivery]) -> None:
         self.url = url
         self.folder = folder
-        self.consuming = consuming
+        self.delivery = delivery
         self.claim_idle_ms = 30
         self.redis: Redis = connect(url)
         self.history = History(folder / "history")
@@ -48,7 +48,7 @@ class Stage:
 
     def consumer(self, name: str, block_ms: int = 50, **settings: Any) -> RecordedConsumer:
         config = self.config(name, block_ms)
-        return RecordedConsumer(self.redis, config, self.history, consuming=self.consuming, **settings)
+        return RecordedConsumer(self.redis, config, self.history, delivery=self.delivery, **settings)
 
     def run(self, consumer: RecordedConsumer, handler: Callable[[QueueMessage], Any] = bool) -> None:
         consumer.run(handler=lambda message, tx: handler(message), db_factory=NoTransactions())
@@ -180,7 +180,7 @@ def killed(stage: Stage, point: str) -> None:
         effects.create()
     work = Work(
         *(stage.url, "A", str(database), stage.history.path),
-        consuming=stage.consuming.__name__,
+        delivery=stage.delivery.__name__,
         die_at=point,
         die_at_nth=3,
         claim_idle_ms=stage.claim_idle_ms,

@@ -83,13 +83,13 @@ class KillCampaign:
     """`kills` deaths, spread over `messages` messages: most at the named points in turn, others at random moments."""
 
     def __init__(
-        self, url: str, folder: Path, *, messages: int, kills: int, consuming: str = "Delivery"
+        self, url: str, folder: Path, *, messages: int, kills: int, delivery: str = "Delivery"
     ) -> None:
         self._url = url
         self._folder = folder
         self._messages = messages
         self._kills = kills
-        self._consuming = consuming
+        self._delivery = delivery
         self._random = random.Random()
         recoveries = kills // 10
         self._planned = {
@@ -205,7 +205,7 @@ class KillCampaign:
             *(str(self._folder / "effects.db"), str(self._folder / "history")),
             recover=kind == "recovery",
             on_asyncio=kind == "asyncio" or (kind == "recovery" and self._names % 2 == 0),
-            consuming=self._consuming,
+            delivery=self._delivery,
             claim_idle_ms=CLAIM_IDLE_MS,
         )
         return self._fleet.start(work)

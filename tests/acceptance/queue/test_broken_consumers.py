@@ -57,8 +57,8 @@ WRONG: list[tuple[type[Delivery], Scenario, set[str]]] = [
 def play(redis_url: str, tmp_path: Path) -> Iterator[Callable[[type[Delivery], Scenario], Verdict]]:
     stages: list[Stage] = []
 
-    def play(consuming: type[Delivery], scenario: Scenario) -> Verdict:
-        stages.append(Stage(redis_url, tmp_path, consuming))
+    def play(delivery: type[Delivery], scenario: Scenario) -> Verdict:
+        stages.append(Stage(redis_url, tmp_path, delivery))
         scenario(stages[-1])
         return check(stages[-1].history.path)
 
@@ -72,13 +72,13 @@ def test_the_real_consumer_passes(play: Any, scenario: Scenario) -> None:
     play(Delivery, scenario).raise_if_broken()
 
 
-@pytest.mark.parametrize(("consuming", "scenario", "kinds"), WRONG)
+@pytest.mark.parametrize(("delivery", "scenario", "kinds"), WRONG)
 def test_a_broken_consumer_is_caught(
-    play: Any, consuming: type[Delivery], scenario: Scenario, kinds: set[str]
+    play: Any, delivery: type[Delivery], scenario: Scenario, kinds: set[str]
 ) -> None:
-    assert play(consuming, scenario).kinds == kinds
+    assert play(delivery, scenario).kinds == kinds
 
 
 def test_every_broken_consumer_has_its_scenario() -> None:
     wrong = {cls for cls in vars(broken).values() if isinstance(cls, type) and issubclass(cls, Delivery)}
-    assert wrong - {Delivery} == {consuming for consuming, _, _ in WRONG}
+    assert wrong - {Delivery} == {delivery for delivery, _, _ in WRONG}

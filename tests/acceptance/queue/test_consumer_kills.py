@@ -46,7 +46,7 @@ def test_no_message_is_lost_however_often_consumers_are_killed(
 
 def test_the_campaign_notices_a_consumer_that_loses_messages(tmp_path: Path) -> None:
     with RedisServer() as server:
-        campaign = KillCampaign(server.url, tmp_path, messages=30, kills=3, consuming="AcksBeforeCommit")
+        campaign = KillCampaign(server.url, tmp_path, messages=30, kills=3, delivery="AcksBeforeCommit")
         outcome = campaign.run()
     assert outcome.lost > 0
     assert outcome.verdict.kinds == {"lost", "unhandled-ack"}

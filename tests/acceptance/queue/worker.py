@@ -44,7 +44,7 @@ class Work:
     history: str
     recover: bool = False
     on_asyncio: bool = False
-    consuming: str = "Delivery"
+    delivery: str = "Delivery"
     die_at: str | None = None
     die_at_nth: int = 1
     block_ms: int = 200
@@ -120,7 +120,7 @@ def main() -> None:
     if work.die_at is not None:
         reached.die_at(work.die_at, work.die_at_nth)
     threading.Thread(target=_listen, args=(reached,), daemon=True).start()
-    consuming: type[Delivery] = getattr(broken_consumers, work.consuming)
+    delivery: type[Delivery] = getattr(broken_consumers, work.delivery)
     effects = Effects(work.database)
 
     def handler(message: QueueMessage, tx: sqlite3.Connection) -> None:
@@ -131,7 +131,7 @@ def main() -> None:
     if work.recover:
         how["interval_ms"] = INTERVAL_MS
     with History(work.history) as history:
-        settings: dict[str, Any] = {"reached": reached, "consuming": consuming}
+        settings: dict[str, Any] = {"reached": reached, "delivery": delivery}
         if work.on_asyncio:
             asyncio.run(_run_async(work, history, settings, how))
         else:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from conquiet.verify.history.event import PHASES, Event, read_events
-from conquiet.verify.history.holds import Found, Hold, Settling, judge_holds
+from conquiet.verify.history.holds import Found, Hold, HolderCall, judge_holds
 from conquiet.verify.history.verdict import Counts, Verdict, Violation
 
 __all__ = ["check"]
@@ -43,6 +43,7 @@ class _Item:
     """What is known of one id. Numbers are lines, 0 for: not seen."""
 
     __slots__ = (
+        "calls",
         "current",
         "enqueued",
         "enqueued_maybe",
@@ -50,7 +51,6 @@ class _Item:
         "final_at",
         "handled",
         "holds",
-        "settlings",
     )
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _Item:
         self.enqueued_maybe = 0  # attempts that did not surely fail
         self.holds: list[Hold] = []
         self.current: dict[str | None, Hold] = {}  # the latest of each holder
-        self.settlings: list[Settling] = []
+        self.calls: list[HolderCall] = []
         self.handled = 0  # the first that was ok
         self.final = 0  # the first ack, bury or discard that was ok
         self.final_at: float | None = None
@@ -67,12 +67,12 @@ class _Item:
 class _Begun:
     """An operation (on an id, if that is known at its start) whose end was not seen yet."""
 
-    __slots__ = ("line", "name", "settling")
+    __slots__ = ("call", "line", "name")
 
-    def __init__(self, line: int, name: str, settling: Settling | None) -> None:
+    def __init__(self, line: int, name: str, call: HolderCall | None) -> None:
         self.line = line
         self.name = name
-        self.settling = settling
+        self.call = call
 
 
 class _Reading:
@@ -103,15 +103,15 @@ class _Reading:
         key = (event.op, event.id)
         if key in self._begun:
             raise ValueError(f"line {line}: operation {event.op} begins a second time")
-        settling = None
+        call = None
         if event.id is not None:
             if event.name == "handle":
                 self._handling(line, event, event.id)
             elif event.name in _SETTLE:
-                settling = self._settling(line, event, event.id)
+                call = self._called(line, event, event.id)
             elif event.name == "enqueue":
                 self._item(event.id).enqueued_maybe += 1
-        self._begun[key] = _Begun(line, event.name, settling)
+        self._begun[key] = _Begun(line, event.name, call)
 
     def _end(self, line: int, event: Event) -> None:
         begun = self._begun.pop((event.op, event.id), None)
@@ -129,8 +129,8 @@ class _Reading:
             self._enqueued(line, event)
         elif event.id is None:
             pass  # a delivery of nothing
-        elif begun.settling is not None:
-            self._settled(line, event, self._item(event.id), begun.settling)
+        elif begun.call is not None:
+            self._returned(line, event, self._item(event.id), begun.call)
         elif ok and event.name in _DELIVER:
             self._delivered(begun.line, line, event, self._item(event.id))
         elif ok and event.name == "handle":
@@ -187,24 +187,24 @@ class _Reading:
         elif item.final and hold.invoked < item.final:
             self.counts.late_handlers += 1
 
-    def _settling(self, line: int, event: Event, id: str) -> Settling:
+    def _called(self, line: int, event: Event, id: str) -> HolderCall:
         item = self._item(id)
         hold = item.current.get(event.holder)
-        settling = Settling(event.name, line, hold, item.handled)
-        item.settlings.append(settling)
+        call = HolderCall(event.name, line, hold, item.handled)
+        item.calls.append(call)
         if hold is not None:
-            hold.settlings.append(settling)
-        return settling
+            hold.calls.append(call)
+        return call
 
-    def _settled(self, line: int, event: Event, item: _Item, settling: Settling) -> None:
-        settling.outcome, settling.at, settling.until = event.phase, event.at, event.until
+    def _returned(self, line: int, event: Event, item: _Item, call: HolderCall) -> None:
+        call.outcome, call.at, call.until = event.phase, event.at, event.until
         if event.phase != "ok":
             return
-        if settling.hold is None and event.holder is not None:
+        if call.hold is None and event.holder is not None:
             message = f"{event.name} by {event.holder}, who never got it"
-            self._found.append(("never-delivered", event.id, message, (settling.invoked, line)))
-        elif settling.hold is not None and event.name != "heartbeat":
-            settling.hold.given_up = event.name
+            self._found.append(("never-delivered", event.id, message, (call.invoked, line)))
+        elif call.hold is not None and event.name != "heartbeat":
+            call.hold.given_up = event.name
         if event.name in _FINAL and not item.final:
             item.final, item.final_at = line, event.at
             if event.name == "ack":
@@ -236,7 +236,7 @@ class _Reading:
 
 def _left_over(id: str, item: _Item) -> Iterator[Found]:
     lines = tuple(line for line in (item.enqueued, *(h.begun for h in item.holds[-1:]), item.handled) if line)
-    maybe_final = {s.name for s in item.settlings if s.name in _FINAL and s.outcome != "fail"}
+    maybe_final = {s.name for s in item.calls if s.name in _FINAL and s.outcome != "fail"}
     if item.enqueued and not item.handled and not maybe_final & {"bury", "discard"}:
         yield (
             "lost",
@@ -249,9 +249,9 @@ def _left_over(id: str, item: _Item) -> Iterator[Found]:
 
 
 def _around_ack(id: str, item: _Item) -> Iterator[Found]:
-    for settling in item.settlings:
-        if settling.name == "ack" and not settling.handled and settling.outcome != "fail":
-            lines = (settling.invoked, *((item.handled,) if item.handled else ()))
+    for call in item.calls:
+        if call.name == "ack" and not call.handled and call.outcome != "fail":
+            lines = (call.invoked, *((item.handled,) if item.handled else ()))
             yield "unhandled-ack", id, "acknowledged before any handling of it had succeeded", lines
     if not item.final:
         return

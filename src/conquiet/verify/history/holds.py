@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from conquiet.verify.history.event import Event, Phase
 
-__all__ = ["Found", "Hold", "Settling", "judge_holds"]
+__all__ = ["Found", "Hold", "HolderCall", "judge_holds"]
 
 Found = tuple[str, str | None, str, tuple[int, ...]]  # kind, id, message, line numbers
 
 
-class Settling:
+class HolderCall:
     """An ack, nack, release, bury, discard or heartbeat, from its invoke on; unknown until its end is seen."""
 
     __slots__ = ("at", "handled", "hold", "invoked", "name", "outcome", "until")
@@ -30,7 +30,7 @@ class Settling:
 class Hold:
     """One delivery of an id to a holder, and what the holder did with it."""
 
-    __slots__ = ("at", "begun", "given_up", "holder", "invoked", "settlings", "until", "version")
+    __slots__ = ("at", "begun", "calls", "given_up", "holder", "invoked", "until", "version")
 
     def __init__(self, event: Event, invoked: int, begun: int) -> None:
         self.holder = event.holder
@@ -39,22 +39,22 @@ class Hold:
         self.until = event.until
         self.invoked = invoked
         self.begun = begun  # the line by which the holder had it
-        self.settlings: list[Settling] = []
+        self.calls: list[HolderCall] = []
         self.given_up: str | None = None  # the name of what ended it
 
     def limit(self) -> float | None:
         """Up to when it is exclusive, heartbeats included."""
         if self.until is None:
             return None
-        beats = [s.until for s in self.settlings if s.until is not None and s.outcome == "ok"]
+        beats = [s.until for s in self.calls if s.until is not None and s.outcome == "ok"]
         return max([self.until, *beats])
 
     def may_have_ended_before(self, other: Hold) -> bool:
         """Whether its own holder may have given it up by the time the other one got it."""
-        for settling in self.settlings:
-            if settling.name == "heartbeat" or settling.outcome == "fail" or settling.invoked > other.begun:
+        for call in self.calls:
+            if call.name == "heartbeat" or call.outcome == "fail" or call.invoked > other.begun:
                 continue
-            if settling.at is None or other.at is None or settling.at <= other.at:
+            if call.at is None or other.at is None or call.at <= other.at:
                 return True
         return False
 
@@ -72,7 +72,7 @@ def judge_holds(id: str, holds: list[Hold], fenced: bool) -> Iterator[Found]:
         in_order = numbered if len(numbered) == len(holds) else timed
         for hold, after in pairwise([*in_order, None]):
             assert hold is not None
-            yield from _stale_settlings(id, hold, after)
+            yield from _stale_calls(id, hold, after)
 
 
 def _two_holders(id: str, timed: list[Hold]) -> Iterator[Found]:
@@ -104,18 +104,18 @@ def _versions(id: str, numbered: list[Hold]) -> Iterator[Found]:
             yield "version", id, message, (hold.begun, after.begun)
 
 
-def _stale_settlings(id: str, hold: Hold, after: Hold | None) -> Iterator[Found]:
-    done = [s for s in hold.settlings if s.outcome == "ok" and s.name != "discard"]
-    for settling in done:
-        if after is not None and after.begun < settling.invoked:
-            message = f"{settling.name} by {hold.holder} was accepted, but {after.holder} had it by then"
-            yield "stale-settle", id, message, (hold.begun, after.begun, settling.invoked)
-    if hold.until is None or any(s.name == "heartbeat" and s.outcome == "unknown" for s in hold.settlings):
+def _stale_calls(id: str, hold: Hold, after: Hold | None) -> Iterator[Found]:
+    done = [s for s in hold.calls if s.outcome == "ok" and s.name != "discard"]
+    for call in done:
+        if after is not None and after.begun < call.invoked:
+            message = f"{call.name} by {hold.holder} was accepted, but {after.holder} had it by then"
+            yield "stale-settle", id, message, (hold.begun, after.begun, call.invoked)
+    if hold.until is None or any(s.name == "heartbeat" and s.outcome == "unknown" for s in hold.calls):
         return  # it may last longer than anybody wrote down
     limit = hold.until
     timed = [(s.at, s) for s in done if s.at is not None]
-    for at, settling in sorted(timed, key=lambda pair: (pair[0], pair[1].invoked)):
+    for at, call in sorted(timed, key=lambda pair: (pair[0], pair[1].invoked)):
         if at > limit:
-            message = f"{settling.name} by {hold.holder} was accepted at {at}, but its hold ended at {limit}"
-            yield "stale-settle", id, message, (hold.begun, settling.invoked)
-        limit = max(limit, settling.until or limit)
+            message = f"{call.name} by {hold.holder} was accepted at {at}, but its hold ended at {limit}"
+            yield "stale-settle", id, message, (hold.begun, call.invoked)
+        limit = max(limit, call.until or limit)

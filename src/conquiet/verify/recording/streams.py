@@ -163,7 +163,7 @@ def recorded_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RecordedConsumer(QueueConsumer):
-    """`QueueConsumer`, recorded; `consuming` may be one that is wrong on purpose."""
+    """`QueueConsumer`, recorded; `delivery` may be one that is wrong on purpose."""
 
     _operations: RecordedOperations
 
@@ -174,11 +174,11 @@ class RecordedConsumer(QueueConsumer):
         history: History,
         *,
         reached: Reached = nowhere,
-        consuming: type[Delivery] = Delivery,
+        delivery: type[Delivery] = Delivery,
     ) -> None:
         super().__init__(redis, config)
         self._operations = RecordedOperations(self._operations, history, reached)
-        self._consuming = consuming(self._operations, config)
+        self._delivery = delivery(self._operations, config)
 
     def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
         super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
@@ -201,11 +201,11 @@ class AsyncRecordedConsumer(AsyncQueueConsumer):
         history: History,
         *,
         reached: Reached = nowhere,
-        consuming: type[Delivery] = Delivery,
+        delivery: type[Delivery] = Delivery,
     ) -> None:
         super().__init__(redis, config)
         self._operations = RecordedOperations(self._operations, history, reached)
-        self._consuming = consuming(self._operations, config)
+        self._delivery = delivery(self._operations, config)
 
     async def create_group(self) -> None:
         await run_async(self._operations.create_group())

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from conquiet.app.calls import CONTEXT, find_task, run_call, run_call_async
 from conquiet.app.stores import StoreOptions, Stores
 from conquiet.app.task import Task
-from conquiet.app.worker import make_worker
+from conquiet.app.worker import CONTEXT, find_task, make_worker, run_call, run_call_async
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import JobConfigError, redact
 from conquiet.jobs import (

@@ -14,10 +14,15 @@ from typing import Any, NoReturn
 from conquiet import payload as json_rule
 from conquiet.errors import JobConfigError, JobRejectedError, PayloadError, TaskArgumentError
 
-__all__ = ["RESERVED", "TASK", "Parameters", "task_name"]
+__all__ = ["RESERVED", "TASK", "Parameters", "task_name", "task_payload"]
 
 RESERVED = ("connection", "delay", "at")  # keyword arguments of `enqueue` itself
 TASK, ARGUMENTS = "task", "arguments"
+
+
+def task_payload(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a job that calls a task with these arguments."""
+    return {TASK: task, ARGUMENTS: arguments}
 
 
 def task_name(payload: Mapping[str, Any]) -> str | None:
@@ -45,7 +50,7 @@ class Parameters:
             raise TaskArgumentError(
                 f"task {self._name!r}: {error}. It takes {self._shown()}. Nothing was queued"
             ) from None
-        return {TASK: self._name, ARGUMENTS: bound.arguments}
+        return task_payload(self._name, bound.arguments)
 
     def partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Some of the arguments, as a payload would hold them."""

@@ -131,9 +131,9 @@ def _in_parts(payloads: Payloads, enqueue: Callable[[list[dict[str, Any]]], list
 
 def _calls(task: str, payloads: Payloads) -> Payloads:
     """As the app itself would store them."""
-    from conquiet.app.arguments import ARGUMENTS, TASK
+    from conquiet.app import task_payload
 
-    return ({TASK: task, ARGUMENTS: arguments} for arguments in payloads)
+    return (task_payload(task, arguments) for arguments in payloads)
 
 
 def _lines() -> Payloads:

@@ -14,7 +14,7 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """Leads one `WorkerRun` per lane; `make` gives new ones, because each works only once."""
+    """Leads one `WorkerRun` per lane; `make` gives new ones for each round, because each runs only once."""
 
     def __init__(self, make: Callable[[], list[WorkerRun]], stops: int) -> None:
         self._make = make
@@ -22,7 +22,7 @@ class Lanes:
         self._state = (
             WorkerCounts(),
             make(),
-        )  # what earlier rounds did, and who works now: replaced together
+        )  # of earlier rounds, and the runs of this one: replaced together
         self._stop_as_asked()
 
     @property
@@ -39,11 +39,14 @@ class Lanes:
         return [context for run in self._state[1] for context in run.running()]
 
     def run(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
+        _, runs = self._state
+        if len(runs) == 1:
+            return runs[0].run(until_idle, wait_for_delayed)
+        return self._rounds(until_idle, wait_for_delayed)
+
+    def _rounds(self, until_idle: bool, wait_for_delayed: bool) -> Flow[WorkerCounts]:
         while True:
             _, runs = self._state
-            if len(runs) == 1:
-                yield from runs[0].run(until_idle, wait_for_delayed)
-                return self.counts
             yield from _side_by_side(runs, until_idle, wait_for_delayed)
             # What ran in one lane may have brought jobs into another that had ended before.
             if not until_idle or self._stops or not any(run.counts.claimed for run in runs):

@@ -8,6 +8,7 @@ The tree is cut by what the caller can do, whichever room raises the error. Six 
     │   ├── SettingsError (ValueError)         command: a setting is missing or refused; the flag to give is named
     │   ├── PolicyError (ValueError)           engine: a policy
     │   ├── TaskConfigError (TypeError)        engine: a task or a connector
+    │   ├── AsyncCallableError (TypeError)     threads: a function gives a coroutine, which nobody would await
     │   ├── IsolationConfigError (TypeError)   child process: a function or arguments that cannot be sent to one
     │   ├── JobConfigError (ValueError)        jobs
     │   │   └── TaskArgumentError (TypeError)  a task's function does not take these arguments
@@ -93,6 +94,7 @@ from conquiet.errors.families import (
 from conquiet.errors.rooms import (
     AbandonedCallError,
     AbandonedThreadsError,
+    AsyncCallableError,
     AttemptOrderError,
     CallTimeoutError,
     ConsumerTakenError,
@@ -157,6 +159,7 @@ __all__ = [
     "AbandonedCallError",
     "AbandonedThreadsError",
     "AccessProblem",
+    "AsyncCallableError",
     "AttemptOrderError",
     "CallTimeoutError",
     "ConfigError",

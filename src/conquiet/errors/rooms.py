@@ -99,6 +99,10 @@ class TaskConfigError(ConfigError, TypeError):
     """A task or a connector lacks what the Consumer Engine needs, or has it in the wrong form. Nothing was run."""
 
 
+class AsyncCallableError(ConfigError, TypeError):
+    """A class that runs on threads was given a function that gives a coroutine. Use its asyncio variant."""
+
+
 class FlowError(ConquietError):
     """A flow broke the rules of the effect core: a bug in that flow."""
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
-from conquiet.errors import CallTimeoutError, FlowError
+from conquiet.errors import AsyncCallableError, CallTimeoutError, FlowError
 from conquiet.flow.effects import Beside, Call, Cancellation, Cancelled, Child, Flow, Sleep
 from conquiet.flow.isolation import THREAD_CALLS, ThreadCalls, describe
 from conquiet.flow.steps import Steps, unknown_effect
@@ -74,7 +74,10 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
         value = calls.run(effect.fn, effect.args, effect.timeout, clock)
     if type(value) in _COROUTINES and inspect.isawaitable(value):
         value.close()  # type: ignore[attr-defined]
-        raise FlowError(f"{effect.fn!r} is a coroutine function: drive this flow with run_async, not run")
+        raise AsyncCallableError(
+            f"{describe(effect.fn)} gave a coroutine, and nobody awaits one on a thread: use a plain function, or the "
+            "asyncio variant of the class that calls it"
+        )
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conquiet.embedded import RedisServer
-from conquiet.errors import ConquietError
+from conquiet.errors import AsyncCallableError
 from conquiet.queue import (
     MalformedEntryError,
     NoTransactions,
@@ -245,7 +245,7 @@ def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
         consumer = QueueConsumer(client, settings())
         (entry_id,) = stream.add("{}")
         recording = Recording()
-        with pytest.raises(ConquietError, match="coroutine function"):
+        with pytest.raises(AsyncCallableError, match="gave a coroutine"):
             consumer.run(handler=lambda *arguments: coroutine_handler(*arguments), db_factory=recording)
         assert recording.events == ["begin", "rollback"]
         assert stream.pending() == {entry_id: "alice"}

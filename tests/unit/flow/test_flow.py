@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conquiet.errors import CallTimeoutError, FlowError
+from conquiet.errors import AsyncCallableError, CallTimeoutError, FlowError
 from conquiet.flow import (
     Beside,
     Call,
@@ -334,7 +334,7 @@ def test_a_coroutine_function_on_the_thread_driver_is_said_not_dropped() -> None
     def flow() -> Flow[None]:
         yield Call(fetch)
 
-    with pytest.raises(FlowError, match=r"drive this flow with run_async"):
+    with pytest.raises(AsyncCallableError, match=r"fetch gave a coroutine, and nobody awaits"):
         run(flow())
 
 

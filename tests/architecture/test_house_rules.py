@@ -132,11 +132,8 @@ IMPORTS_BY_NAME = {"import_module()", "run_path()", "run_module()", "spec_from_f
 MAY_IMPORT_BY_NAME = {
     "src/conquiet/cli/targets.py",  # what the person at the keyboard names: `conquiet worker package.module:app`
     "src/conquiet/connectors/__init__.py",  # a fixed table of its own modules
+    "src/conquiet/lazy.py",  # from a fixed table in the package that uses it
     "src/conquiet/flow/child.py",  # the handler's own module, named by the process that started the child
-    "src/conquiet/demo/__init__.py",  # a fixed table of its own modules
-    "src/conquiet/reconcile/__init__.py",  # a fixed table of its own modules
-    "src/conquiet/reconcile/report/__init__.py",  # a fixed table of its own modules
-    "src/conquiet/spark/__init__.py",  # a fixed table of its own modules
 }
 
 

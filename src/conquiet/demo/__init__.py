@@ -1,7 +1,8 @@
 """The main job behind `make run`: a seeded sample, the whole pipeline on it, every figure checked."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from conquiet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from conquiet.demo.main_job import run_sample
@@ -10,16 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MetricsFile", "Sample", "line_of", "run_sample"]
 
-_MODULES = {
-    "MetricsFile": "sample_files",
-    "Sample": "sample",
-    "line_of": "sample_files",
-    "run_sample": "main_job",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: a sample needs no Spark, the main job does."""
-    if name in _MODULES:
-        return getattr(import_module(f"conquiet.demo.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_MODULES = {"main_job": ("run_sample",), "sample": ("Sample",), "sample_files": ("MetricsFile", "line_of")}
+# The sample needs no Spark; the main job does.
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -7,8 +7,6 @@ reports → Redis stream → Spark: verdicts, trust, alerts, quarantine → retr
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import logging
 import platform
 import shutil
@@ -28,7 +26,7 @@ from conquiet import __version__
 from conquiet.demo.findings import Line, add_retries, compared, counted
 from conquiet.demo.retries import QUEUE, SAMPLE_RULES, work_off
 from conquiet.demo.sample import Sample
-from conquiet.demo.sample_files import MetricsFile
+from conquiet.demo.stages import GROUP, STREAM, enqueue, reconcile, write_page
 from conquiet.embedded import PostgresServer, RedisServer, find_java
 from conquiet.errors import ConquietError
 from conquiet.jobs import JobStore, QueueStats, open_store
@@ -37,15 +35,11 @@ from conquiet.reconcile import open_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from redis import Redis
     from sqlalchemy.orm import Session, sessionmaker
 
 __all__ = ["REPORTS", "main", "run_sample"]
 
 REPORTS = 50_000
-_STREAM, _GROUP = "reports", "reconciliation"
-# How many micro-batches, unless they were small: each has its line on the terminal, and its day on the page.
-_BATCHES, _BATCH = 5, 5_000
 _MADE = ("verdicts", "trust", "alerts", "retries", "quarantine", "attempts", "_aside", "checkpoint")
 _console = Console(highlight=False, soft_wrap=True)
 
@@ -98,17 +92,17 @@ def _run(reports: int, out: Path, seed: int) -> int:
         connect(redis_server.url) as redis,
         open_store(jobs_dsn := postgres.create_database("jobs")) as store,
     ):
-        queue = RedisStreamsQueue(redis, QueueConfig(_STREAM, _GROUP, "producer"))
+        queue = RedisStreamsQueue(redis, QueueConfig(STREAM, GROUP, "producer"))
         sample = Sample(reports, seed)
-        _enqueue(queue, redis, sample, reports, out)
+        enqueue(queue, redis, sample, reports, out, _progress())
         with _spark() as spark:
-            lost = _reconcile(spark, redis_server.url, jobs_dsn, out, sample)
+            lost = reconcile(spark, redis_server.url, jobs_dsn, out, sample)
             with _sessions(postgres.create_database("reports")) as sessions:
                 with _progress() as progress:
                     work_off(store, sessions, sample.posts, sample.truth.retried, progress)
                 add_retries(spark, sessions, out, SAMPLE_RULES)
             found = counted(spark, out)
-            _write_report(spark, store, out, lost)
+            write_page(spark, store, out, lost)
         found.pending = queue.backlog_stats().pending
         found.unfinished_jobs = _unfinished(store)
     return _say_whether_right(list(compared(sample.truth, found)), out, perf_counter() - began)
@@ -164,65 +158,6 @@ def _progress() -> Progress:
         TimeElapsedColumn(),
         console=_console,
     )
-
-
-def _enqueue(queue: RedisStreamsQueue, redis: Redis, sample: Sample, reports: int, out: Path) -> None:
-    """Entries into the stream, and beside it the table of what the platforms say."""
-    with _progress() as progress, MetricsFile(out / "metrics.parquet") as metrics:
-        bar = progress.add_task("enqueued", total=reports)
-        for chunk in sample:
-            queue.enqueue_many([entry for entry in chunk.entries if isinstance(entry, dict)])
-            with redis.pipeline(transaction=False) as pipe:  # `enqueue` would not take what is no JSON object
-                for entry in chunk.entries:
-                    if isinstance(entry, str):
-                        pipe.xadd(_STREAM, {"data": entry})
-                pipe.execute()
-            metrics.write(chunk.metrics)
-            progress.update(bar, completed=sample.truth.reports)
-
-
-def _reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, sample: Sample) -> int:
-    """All that is in the stream now: judged, written, and only then acknowledged. A month, in time lapse.
-
-    Returns how many entries the source could not find again.
-    """
-    from conquiet.reconcile.spark import RetryJobs, read_metrics, reconcile_stream
-
-    entries = sample.truth.entries
-    at_once = max(_BATCH, entries // _BATCHES + 1)
-    ends = itertools.count(at_once, at_once)
-    source = {"url": url, "stream": _STREAM, "group": _GROUP, "consumer": "make-run"}
-    source["maxEntriesPerTrigger"] = str(at_once)
-    query = reconcile_stream(
-        spark.readStream.format("conquiet").options(**source).load(),
-        lambda: read_metrics(spark, str(out / "metrics.parquet")),
-        output=str(out),
-        checkpoint=str(out / "checkpoint"),
-        retry_jobs=RetryJobs(jobs_dsn, QUEUE),
-        rules=SAMPLE_RULES,
-        name="reconciliation",
-        as_of=lambda: sample.judged_at(next(ends) / entries),
-        trigger={"availableNow": True},
-    )
-    query.awaitTermination()
-    assert query.lastProgress is not None
-    return int(json.loads(query.lastProgress.sources[0].endOffset)["lost"])
-
-
-def _write_report(spark: SparkSession, store: JobStore, out: Path, lost: int) -> None:
-    from conquiet.reconcile.report import collect_figures, job_attempts, read_outputs, write_report
-
-    outputs = read_outputs(spark, str(out))
-    attempts = job_attempts(spark, store, str(out / "attempts"))
-    figures = collect_figures(
-        outputs,
-        attempts=attempts,
-        queues=store.stats(),
-        lost=lost,
-        rules=SAMPLE_RULES,
-        title="The sample of make run",
-    )
-    write_report(out / "report.html", figures)
 
 
 def _unfinished(store: JobStore) -> int:

@@ -1,13 +1,12 @@
 """Reconciliation: what affiliates claim, against what platforms say.
 
-The rules and the verdict need nothing but the standard library: Spark executors use them too. The rest is loaded when
-it is first asked for.
+The rules and the verdict need only the standard library: Spark's executors use them, too. Everything else is imported
+when it is first used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conquiet.errors import (
     AttemptOrderError,
@@ -19,7 +18,7 @@ from conquiet.errors import (
     ReportNotFoundError,
     ReportRefusedError,
 )
-from conquiet.extras import needed_by
+from conquiet.lazy import lazy_names
 from conquiet.reconcile.job import JOB_ID, JobQueue, ReconciliationJob
 from conquiet.reconcile.rules import (
     DEFAULT_RULES,
@@ -131,33 +130,23 @@ __all__ = [
     "trust_scores",
 ]
 
-_LATER = {
+_MODULES = {
     "alerts": ("alerts_of",),
     "attempt": ("run_reconciliation",),
     "database": ("open_database",),
+    "intake.http": ("create_app",),
+    "intake.submission": ("MAX_NAME",),
+    "models": ("AffiliateReport", "Alert", "ReportAttempt", "TrustEntry", "table_of"),
+    "platforms.adapter": ("AdapterRegistry", "Observation", "PlatformAdapter"),
     "platforms.fetcher": ("ADAPTERS", "FetchError", "FetchOutcome", "PlatformFetcher"),
     "platforms.http": ("HttpAdapter",),
-    "intake.http": ("create_app",),
-    "platforms.adapter": ("AdapterRegistry", "Observation", "PlatformAdapter"),
-    "models": ("AffiliateReport", "Alert", "ReportAttempt", "TrustEntry", "table_of"),
-    "intake.submission": ("MAX_NAME",),
+    "platforms.simulated": ("SimulatedAdapter",),
     "queues": ("JobStoreQueue", "StreamQueue"),
     "reconciler": ("Reconciler",),
     "result": ("ReconciliationResult",),
     "scheduler": ("RetryScheduler", "resume"),
     "service": ("ReconciliationService",),
-    "platforms.simulated": ("SimulatedAdapter",),
     "task": ("PlatformUnavailable", "ReconciliationTask"),
     "trust": ("trust_score", "trust_scores"),
 }
-_MODULES = {name: module for module, names in _LATER.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)  # a fixed table: what is asked for chooses from it, and imports nothing else
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needed_by(f"conquiet.reconcile.{name}"):
-        value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -3,10 +3,10 @@
 `spark.readStream.format("conquiet")` needs no import at all; what is here is for the code around it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from conquiet.errors import MissingDependencyError
+from conquiet.lazy import lazy_names
 
 try:
     import pyspark as _pyspark
@@ -27,15 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["payload", "run_task", "show_progress", "spark_session"]
 
 _MODULES = {
-    "payload": "columns",
-    "run_task": "tasks",
-    "show_progress": "progress",
-    "spark_session": "session",
+    "columns": ("payload",),
+    "progress": ("show_progress",),
+    "session": ("spark_session",),
+    "tasks": ("run_task",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: Spark's Python workers pass through here for the source and the sinks, and need none of it."""
-    if name in _MODULES:
-        return getattr(import_module(f"conquiet.spark.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Spark's Python workers import this package for the source and the sinks, and need none of these.
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -1,14 +1,13 @@
 """Analytics over what reconciliation has written, and the page that shows it."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from conquiet.extras import needed_by
+from conquiet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from conquiet.reconcile.report.collection import collect_figures
     from conquiet.reconcile.report.figures import ReportFigures
-    from conquiet.reconcile.report.job_times import attempt_outcomes, job_attempts, job_times
+    from conquiet.reconcile.report.job_history import attempt_outcomes, job_attempts, job_times
     from conquiet.reconcile.report.page import write_report
     from conquiet.reconcile.report.tables import (
         mean_trust_by_day,
@@ -33,23 +32,17 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ReportFigures": "figures",
-    "attempt_outcomes": "job_times",
-    "collect_figures": "collection",
-    "job_attempts": "job_times",
-    "job_times": "job_times",
-    "mean_trust_by_day": "tables",
-    "outcome_rates": "tables",
-    "quarantine_reasons": "tables",
-    "read_outputs": "tables",
-    "trust_by_day": "tables",
-    "write_report": "page",
+    "collection": ("collect_figures",),
+    "figures": ("ReportFigures",),
+    "job_history": ("attempt_outcomes", "job_attempts", "job_times"),
+    "page": ("write_report",),
+    "tables": (
+        "mean_trust_by_day",
+        "outcome_rates",
+        "quarantine_reasons",
+        "read_outputs",
+        "trust_by_day",
+    ),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: the page needs no Spark, the tables do."""
-    if name in _MODULES:
-        with needed_by(f"conquiet.reconcile.report.{name}"):
-            return getattr(import_module(f"conquiet.reconcile.report.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The page needs no Spark; the tables do.
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -22,7 +22,7 @@ from conquiet.reconcile.report.figures import (
     TimesRow,
     TrustLine,
 )
-from conquiet.reconcile.report.job_times import JOB_TIMES, attempt_outcomes, job_times
+from conquiet.reconcile.report.job_history import JOB_TIMES, attempt_outcomes, job_times
 from conquiet.reconcile.report.tables import (
     mean_trust_by_day,
     outcome_rates,

@@ -15,7 +15,7 @@ from conquiet.jobs import open_store
 from conquiet.reconcile import DEFAULT_RULES, Status
 from conquiet.reconcile.report.collection import collect_figures
 from conquiet.reconcile.report.figures import ReportFigures
-from conquiet.reconcile.report.job_times import job_attempts
+from conquiet.reconcile.report.job_history import job_attempts
 from conquiet.reconcile.report.page import report_html, write_report
 from conquiet.reconcile.report.tables import outcome_rates, quarantine_reasons, read_outputs, trust_by_day
 from conquiet.reconcile.report.text import cut

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from conquiet.errors import QueueConfigError
-from conquiet.flow import run, run_async
+from conquiet.flow import describe, run, run_async
 from conquiet.payload import DEFAULT_LIMITS
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.flows.delivery import Delivery
@@ -94,7 +94,7 @@ class QueueConsumer:
         Whatever the handler or the commit raises is rolled back and raised, and the message stays pending. A
         malformed entry raises too, or goes to `on_malformed(entry, tx)` in the handler's place.
         """
-        _refuse_coroutines(handler, on_malformed)
+        _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
             run(self._delivery.run(handler, db_factory, on_malformed))
 
@@ -115,7 +115,7 @@ class QueueConsumer:
 
         A job for a process of its own: it never starts by itself, and it reads no new messages.
         """
-        _refuse_coroutines(handler, on_malformed)
+        _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
             run(self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
 
@@ -164,6 +164,7 @@ class AsyncQueueConsumer:
         db_factory: AsyncDbFactory[Any],
         on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
     ) -> None:
+        _check(db_factory, handler, on_malformed, awaits=True)
         with self.stop_on_sigterm():
             await run_async(self._delivery.run(handler, db_factory, on_malformed))
 
@@ -179,6 +180,7 @@ class AsyncQueueConsumer:
         interval_ms: int = 5_000,
         count: int = 10,
     ) -> None:
+        _check(db_factory, handler, on_malformed, awaits=True)
         with self.stop_on_sigterm():
             await run_async(
                 self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count)
@@ -192,9 +194,23 @@ def _idle(min_idle_ms: int | None, config: QueueConfig) -> int:
     return config.claim_idle_ms if min_idle_ms is None else min_idle_ms
 
 
-def _refuse_coroutines(*handlers: Callable[..., Any] | None) -> None:
-    for handler in handlers:
-        if inspect.iscoroutinefunction(handler):
+def _check(db_factory: Any, handler: Any, on_malformed: Any, *, awaits: bool) -> None:
+    """Refuse, before anything is read, what would fail at every message."""
+    begin = getattr(db_factory, "begin", None)
+    if not callable(begin):
+        raise QueueConfigError(
+            f"db_factory needs a method begin(), which {type(db_factory).__name__} has not"
+        )
+    for name, given in (("handler", handler), ("on_malformed", on_malformed)):
+        if not callable(given) and (name == "handler" or given is not None):
+            raise QueueConfigError(f"{name} must be a function, not {type(given).__name__}")
+    for given in (begin, handler, on_malformed):
+        if not awaits and _is_coroutine_function(given):
             raise QueueConfigError(
-                f"{handler.__qualname__} is a coroutine function: use AsyncQueueConsumer, or a plain function"
+                f"{describe(given)} is a coroutine function: use AsyncQueueConsumer, or a plain function"
             )
+
+
+def _is_coroutine_function(given: Any) -> bool:
+    called = getattr(given, "__call__", None)  # noqa: B004 - of an object
+    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(called)

@@ -237,6 +237,37 @@ def test_a_coroutine_function_is_refused_by_the_sync_consumer(
     assert monitor.commands() == []
 
 
+class CoroutineCall:
+    async def __call__(self, message: Any, tx: Any) -> None: ...
+
+
+class CoroutineTransactions:
+    async def begin(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"handler": None}, "handler must be a function, not NoneType"),
+        ({"on_malformed": "no function"}, "on_malformed must be a function, not str"),
+        ({"db_factory": None}, r"db_factory needs a method begin\(\), which NoneType has not"),
+        ({"handler": CoroutineCall()}, "CoroutineCall is a coroutine function"),
+        ({"db_factory": CoroutineTransactions()}, "CoroutineTransactions.begin is a coroutine function"),
+    ],
+)
+@pytest.mark.parametrize("method", ["run", "run_recovery"])
+def test_what_would_fail_at_every_message_is_refused_before_one_is_read(
+    redis_url: str, monitor: Monitor, method: str, wrong: dict[str, Any], told: str
+) -> None:
+    with connect(redis_url) as client:
+        consumer = QueueConsumer(client, settings())
+        monitor.commands()
+        arguments = {"handler": lambda message, tx: None, "db_factory": NoTransactions(), **wrong}
+        with pytest.raises(QueueConfigError, match=told):
+            getattr(consumer, method)(**arguments)
+    assert monitor.commands() == []
+
+
 def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
     redis_url: str, stream: Stream
 ) -> None:

@@ -1,8 +1,8 @@
 """The effect core: logic is written once as flows, and driven on threads, on asyncio or on a virtual clock."""
 
+from conquiet.flow.asyncio_driver import run_async
 from conquiet.flow.contexts import call_in
 from conquiet.flow.crew import Crew, all_end
-from conquiet.flow.drive import run, run_async
 from conquiet.flow.effects import (
     Beside,
     Call,
@@ -21,6 +21,7 @@ from conquiet.flow.effects import (
 from conquiet.flow.isolation import Fence, ThreadCalls, current_fence, describe
 from conquiet.flow.process import ProcessCalls
 from conquiet.flow.steps import Steps, unknown_effect
+from conquiet.flow.thread_driver import run
 from conquiet.flow.threads import THREADS, Threads
 
 __all__ = [

@@ -6,9 +6,11 @@ import inspect
 from typing import Any, Generic, TypeVar
 
 from conquiet.errors import FlowError
-from conquiet.flow.effects import Child, Effect, Flow, Sleep
+from conquiet.flow.effects import Beside, Call, Child, Effect, Flow, Sleep
 
-__all__ = ["Steps", "unknown_effect"]
+__all__ = ["EFFECTS", "Steps", "unknown_effect"]
+
+EFFECTS = frozenset((Call, Sleep, Beside))
 
 T = TypeVar("T")
 

@@ -1,20 +1,18 @@
-"""Policies: what the engine may do, as immutable data. Checked when built, JSON in and out, never changed.
+"""Policies: what the engine may do, as immutable data that is checked when it is made.
 
 All durations are seconds. Tasks and connectors never see a policy; the engine alone reads them.
 """
 
 from __future__ import annotations
 
-import json
-import reprlib
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Self, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
 from conquiet.backoff import exponential
-from conquiet.errors import PayloadError, PolicyError, redact
+from conquiet.errors import PayloadError, PolicyError
 from conquiet.payload import decode, encode
+from conquiet.task.policy_data import PolicyData
 
 __all__ = [
     "BatchPolicy",
@@ -31,93 +29,8 @@ __all__ = [
 ]
 
 
-class _Policy:
-    """What all policies can: become plain data, and be made of it."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            item.name: value.to_dict() if isinstance(value, _Policy) else value
-            for item in fields(self)  # type: ignore[arg-type]
-            for value in (getattr(self, item.name),)
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The policy in `data`; keys left out have their defaults, unknown ones are refused by name."""
-        if not isinstance(data, Mapping):
-            raise PolicyError(f"{cls.__name__} is made of a mapping, not {type(data).__name__}")
-        types = get_type_hints(cls)
-        known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-        for key in data:
-            if key not in known:
-                raise PolicyError(
-                    f"{cls.__name__} has no field {_shown(key)}; it has: {', '.join(sorted(known))}"
-                )
-        return cls(
-            **{
-                key: types[key].from_dict(value) if is_dataclass(types[key]) else value
-                for key, value in data.items()
-            }
-        )
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        try:
-            data = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise PolicyError(f"{cls.__name__}: not JSON: {error}") from error
-        return cls.from_dict(data)
-
-    def _check_count(self, name: str, *, optional: bool = False, at_least: int = 1) -> None:
-        value = getattr(self, name)
-        if not (optional and value is None) and (type(value) is not int or value < at_least):
-            raise PolicyError(
-                f"{type(self).__name__}.{name} must be an int of at least {at_least}, not {_shown(value)}"
-            )
-
-    def _check_number(self, name: str, at_least: float) -> None:
-        value = getattr(self, name)
-        if not _is_number(value) or value < at_least:
-            raise PolicyError(
-                f"{type(self).__name__}.{name} must be a number of at least {at_least}, not {_shown(value)}"
-            )
-
-    def _check_timeout(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is not None and (not _is_number(value) or value <= 0):
-            raise PolicyError(
-                f"{type(self).__name__}.{name} must be None or a number of seconds above 0, not {_shown(value)}"
-            )
-
-    def _check_bool(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, bool):
-            raise PolicyError(f"{type(self).__name__}.{name} must be True or False, not {_shown(value)}")
-
-    def _check_policy(self, name: str, kind: type) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, kind):
-            raise PolicyError(f"{type(self).__name__}.{name} must be a {kind.__name__}, not {_shown(value)}")
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    )  # false for NaN too
-
-
-def _shown(value: object) -> str:
-    """A refused value in a message: short, and without secrets if it was a DSN by mistake."""
-    return redact(reprlib.repr(value)) if isinstance(value, str | int | float) else type(value).__name__
-
-
 @dataclass(frozen=True, slots=True)
-class RetryPolicy(_Policy):
+class RetryPolicy(PolicyData):
     """How often a step is attempted (the first time counts), for how long, and how long to wait in between.
 
     The wait before retry k (0 after the first failure) is `backoff * backoff_multiplier ** k`, at most
@@ -138,12 +51,12 @@ class RetryPolicy(_Policy):
         self._check_number("backoff_cap", 0)
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after so many failures before this one (0 after the first)."""
+        """Seconds to wait before the next attempt; `failures` is 0 after the first failure."""
         return exponential(self.backoff, self.backoff_multiplier, failures, self.backoff_cap)
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrencyPolicy(_Policy):
+class ConcurrencyPolicy(PolicyData):
     """How many transactions are in flight at most; `min` and `max` bound what `value` may be."""
 
     value: int = 1
@@ -161,7 +74,7 @@ class ConcurrencyPolicy(_Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPolicy(_Policy):
+class BatchPolicy(PolicyData):
     """How many transactions one fetch asks for. The other fields are reserved."""
 
     size: int = 1
@@ -177,8 +90,8 @@ class BatchPolicy(_Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class EmptyQueuePolicy(_Policy):
-    """How long a streaming loop waits after fetches that brought nothing; a full one starts the count anew."""
+class EmptyQueuePolicy(PolicyData):
+    """How long a streaming loop waits after fetches that brought nothing; the next batch starts the count again."""
 
     backoff: float = 0.1
     backoff_multiplier: float = 2.0
@@ -190,12 +103,12 @@ class EmptyQueuePolicy(_Policy):
         self._check_number("backoff_cap", 0)
 
     def delay(self, empties: int) -> float:
-        """Seconds to wait after so many empty fetches before this one (0 after the first)."""
+        """Seconds to wait before the next fetch; `empties` is 0 after the first empty one."""
         return exponential(self.backoff, self.backoff_multiplier, empties, self.backoff_cap)
 
 
 @dataclass(frozen=True, slots=True)
-class _StepPolicy(_Policy):
+class _StepPolicy(PolicyData):
     retry: RetryPolicy = RetryPolicy()
 
     def __post_init__(self) -> None:
@@ -218,7 +131,7 @@ class ExceptionPolicy(_StepPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchPolicy(_Policy):
+class FetchPolicy(PolicyData):
     """Fetching; `extra` is passed to the connector, as keyword arguments. Each fetch gets a copy of its own."""
 
     retry: RetryPolicy = RetryPolicy()
@@ -244,7 +157,7 @@ class FetchPolicy(_Policy):
 
 
 class _Extra(Mapping[str, Any]):
-    """Kept as JSON text: whoever changes what he was given, nested or not, changes a copy."""
+    """Kept as JSON text, so that each reader gets a copy of its own, nested values included."""
 
     __slots__ = ("_texts",)
 
@@ -261,15 +174,15 @@ class _Extra(Mapping[str, Any]):
         return len(self._texts)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._texts))  # of the keys: 1 and 1.0 are equal, and different texts
+        return hash(tuple(self._texts))  # of the keys alone: 1 and 1.0 are equal but have different texts
 
     def __repr__(self) -> str:
         return repr(dict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerSteps(_Policy):
-    """A policy per step. Each has its own retries and none uses up another's."""
+class ConsumerSteps(PolicyData):
+    """A policy per step. Each has its own attempts."""
 
     fetch: FetchPolicy = field(default_factory=FetchPolicy)
     process: ProcessPolicy = ProcessPolicy()
@@ -290,8 +203,8 @@ _STEPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerLoopPolicy(_Policy):
-    """The loop: how much at once, for how long, how many, and what an empty fetch means."""
+class ConsumerLoopPolicy(PolicyData):
+    """The loop: batch size, concurrency, time limits, and what to do when a fetch brings nothing."""
 
     batch: BatchPolicy = BatchPolicy()
     concurrency: ConcurrencyPolicy = ConcurrencyPolicy()
@@ -316,8 +229,8 @@ class ConsumerLoopPolicy(_Policy):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerPolicy(_Policy):
-    """Everything: the loop and the steps."""
+class ConsumerPolicy(PolicyData):
+    """The whole policy: the loop and the steps."""
 
     loop: ConsumerLoopPolicy = ConsumerLoopPolicy()
     steps: ConsumerSteps = field(default_factory=ConsumerSteps)

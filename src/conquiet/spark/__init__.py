@@ -1,6 +1,6 @@
 """The Spark connector: a session, the streaming source, sinks, tasks on executors, progress.
 
-`spark.readStream.format("conquiet")` needs no import at all; what is here is for the code around it.
+`spark.readStream.format("conquiet")` needs no import; these names are for the code around it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Columns that most pipelines begin with."""
+"""The payload of an entry as columns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["payload"]
 def payload(schema: StructType | MapType | ArrayType | str, column: str = "data") -> Column:
     """The JSON text of `column` as a struct named `payload`, parsed in the JVM.
 
-    Fields are null where the text does not have them, all of them where it is no JSON: keep `id` beside it, to find
-    out which entry that was.
+    A field that the text does not have is null; if the text is not JSON, all of them are. Keep `id` beside it to find the
+    entry.
     `schema` is a type or a DDL string, such as `"report_id STRING, claimed_views BIGINT"`.
     """
     return from_json(col(column), schema).alias("payload")

@@ -20,10 +20,10 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def spark_session(
     app_name: str = "conquiet", master: str | None = None, conf: Mapping[str, object] | None = None
 ) -> SparkSession:
-    """A session on `master`: by default all cores of this machine, or whatever `spark-submit` was told.
+    """A session on `master`, by default all cores of this machine, or the master given to `spark-submit`.
 
-    `conf` goes to Spark as it is and wins over every default here. If a session is active already, Spark returns
-    that one, with `conf` applied as far as it can still be.
+    `conf` is passed to Spark and overrides every default set here. If a session is active, Spark returns that one and
+    applies those settings that can still change.
     """
     given = {key: _text(value) for key, value in (conf or {}).items()}
     master = master or given.pop("spark.master", None) or _default_master()
@@ -31,10 +31,10 @@ def spark_session(
     if local:
         prepare_spark_environment()
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # The driver's own JVM is started here; which Python the cluster's machines have is not ours to say.
+        # Only the driver's JVM is started here; the Python of the cluster's machines is not ours to choose.
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = _defaults() | (_local_defaults(master) if local and master is not None else {})
-    if _JAVA_OPTIONS in given:  # added, not put in place of ours: Java obeys the last of two that disagree
+    if _JAVA_OPTIONS in given:  # appended to ours: of two options that conflict, Java uses the last
         given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
     settings |= given
     builder = SparkSession.Builder().appName(app_name)
@@ -46,31 +46,31 @@ def spark_session(
 
 
 def _default_master() -> str | None:
-    """None under `spark-submit`, which has decided already: a master set here would override its `--master`."""
+    """None under `spark-submit`: a master set here would override its `--master`."""
     told = "PYSPARK_GATEWAY_PORT" in os.environ or "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     return None if told else "local[*]"
 
 
 def _defaults() -> dict[str, str]:
     return {
-        # Times of day mean the same on every machine.
+        # So that a timestamp is shown and parsed alike on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # A bar for batch work, where somebody looks at a terminal; streaming has `show_progress`.
+        # Spark's progress bar, on a terminal only; for streaming there is `show_progress`.
         "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
     }
 
 
 def _local_defaults(master: str) -> dict[str, str]:
-    """What suits one machine: Spark's own defaults are for a cluster (200 shuffle partitions, a web page, …)."""
+    """Settings for one machine: Spark's defaults suit a cluster (200 shuffle partitions, a web UI, …)."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": f"{_driver_memory_mb()}m",
         "spark.sql.shuffle.partitions": str(_cores(master)),
-        # Batch work begins with more and then joins small ones: hash tables of a large input stay small. Streaming,
-        # where each partition keeps state of its own, stays with the number above.
+        # Batch queries start with more partitions and coalesce small ones, so that hash tables of a large input stay
+        # small. Streaming, where each partition keeps its own state, uses the number above.
         "spark.sql.adaptive.coalescePartitions.initialPartitionNum": str(16 * _cores(master)),
         "spark.ui.enabled": "false",
     }

@@ -36,7 +36,7 @@ OUTCOME_SCHEMA = StructType(
         StructField("status", StringType(), nullable=False),  # succeeded, failed, unsettled
         StructField("result", StringType()),  # JSON
         StructField("category", StringType()),  # BUSINESS, SYSTEM, TIMEOUT
-        StructField("attempts", IntegerType(), nullable=False),  # of process; 0: it was not begun
+        StructField("attempts", IntegerType(), nullable=False),  # of process; 0: not begun
         StructField("error", StringType()),
     ]
 )
@@ -54,11 +54,11 @@ Row = tuple[str | None, str, str | None, str | None, int, str | None]
 def run_task(
     df: DataFrame, task: ConsumerMixin | AsyncConsumerMixin, policy: ConsumerPolicy = _POLICY
 ) -> DataFrame:
-    """Run `task` on every row of `df` (columns `id` and `data`, a JSON object), where the row is; a row of
-    `OUTCOME_SCHEMA` for each.
+    """Run `task` on the executors for every row of `df` (columns `id` and `data`, a JSON object). Each row gives a row
+    of `OUTCOME_SCHEMA`.
 
-    Spark ships a copy of `task` to every executor and, where it repeats work of its own accord, runs it again.
-    `policy.loop` holds for each partition by itself: concurrency, timeouts, the bound on abandoned threads.
+    Spark sends a copy of `task` to every executor and runs it again when it repeats a partition. `policy.loop` applies
+    to each partition separately: concurrency, timeouts, the limit on abandoned threads.
     """
     if not isinstance(task, ConsumerMixin | AsyncConsumerMixin):
         raise TaskConfigError(
@@ -83,7 +83,7 @@ def run_task(
 def _outcomes(
     task: ConsumerMixin | AsyncConsumerMixin, policy_text: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One partition, an Arrow batch at a time: what has its outcome goes on its way, and memory stays bounded."""
+    """The outcomes of one partition, an Arrow batch at a time, so that memory stays bounded."""
     policy = ConsumerPolicy.from_json(policy_text)
     redact = guarded(task.redact)
     begun = SYSTEM_CLOCK.monotonic()
@@ -106,7 +106,7 @@ def _consume(task: ConsumerMixin | AsyncConsumerMixin, policy: ConsumerPolicy, r
 
 
 class _Rows:
-    """The rows of one Arrow batch, and what became of each."""
+    """The rows of one Arrow batch and their outcomes."""
 
     def __init__(self, batch: pa.RecordBatch, redact: Callable[[str], str]) -> None:
         self._ids: list[str | None] = batch.column("id").to_pylist()
@@ -115,7 +115,7 @@ class _Rows:
         self._ends: list[Row | None] = [None] * len(self._ids)
 
     def transactions(self) -> Iterator[Transaction]:
-        """A transaction for each row that can be one; others fail here, with the reason."""
+        """A transaction for each valid row; the others fail here, with the reason."""
         for place, (row_id, data) in enumerate(zip(self._ids, self._data, strict=True)):
             if row_id is None or data is None:
                 self._refuse(place, f"the column {'id' if row_id is None else 'data'} is null")
@@ -139,14 +139,14 @@ class _Rows:
             try:
                 result = _json(outcome.result)
             except PayloadError as refusal:
-                # It was done, but what came of it is lost on the way: nobody must take that for a success.
+                # The work is done but its result is lost, so this must not count as a success.
                 said = f"the result of transaction {outcome.transaction_id} is not JSON: {refusal}"
                 self._end(place, OutcomeStatus.FAILED, ExceptionCategory.SYSTEM, outcome.attempts, said)
                 return
         self._end(place, outcome.status, outcome.category, outcome.attempts, error, result)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """A row for every row: those that the loop did not come to are unsettled."""
+        """An outcome for every row; rows that the loop did not reach are unsettled."""
         unsettled = (OutcomeStatus.UNSETTLED.value, None, None, 0, "not begun: the loop's timeout came first")
         ends = [end or (row_id, *unsettled) for row_id, end in zip(self._ids, self._ends, strict=True)]
         columns = list(zip(*ends, strict=True)) or [()] * len(_ARROW)
@@ -169,5 +169,5 @@ class _Rows:
 
 
 def _json(result: Any) -> str:
-    """Any JSON value by the one rule for payloads, which are objects."""
+    """A JSON value of any kind, by the rules for payloads (which are objects)."""
     return encode({"": result})[len('{"":') : -1].decode()

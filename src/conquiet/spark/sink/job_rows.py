@@ -1,4 +1,4 @@
-"""Rows that are to become jobs: the columns they have, checked column by column, not value by value."""
+"""Rows that become jobs, checked column by column with Arrow rather than value by value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REQUIRED = ("id", "payload")
 
 
 def checked_columns(schema: StructType) -> None:
-    """Refuse a DataFrame that has other columns than jobs have, or without an id, which replays are told by."""
+    """Refuse a DataFrame with columns that jobs do not have, or without the required ones."""
     for name in schema.names:
         if name not in _TYPES:
             raise JobConfigError(
@@ -45,7 +45,7 @@ def checked_columns(schema: StructType) -> None:
 
 
 def checked_rows(batch: pa.RecordBatch) -> list[pa.Array]:
-    """The columns in the order of COLUMNS, with their defaults, or JobConfigError for the first row that fits none."""
+    """The columns in the order of COLUMNS, with defaults filled in; raises JobConfigError for the first invalid row."""
     columns = [_column(batch, name) for name in COLUMNS]
     ids, payloads, _, delays, correlation_ids = columns
     _refuse(pc.is_null(ids), "id is null", ids)
@@ -78,7 +78,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _check_text(name: str, values: pa.Array) -> None:
-    """A string of Spark's need not be UTF-8, and nothing could be said of the row by such an id."""
+    """Refuse strings that are not UTF-8, which Spark allows."""
     try:
         values.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Rows to a job store: each a job of one queue, with an id of its own by which a repeated row is known."""
+"""Rows to a job store: each becomes a job of one queue. Its id identifies a row that is written again."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = ["JobSink", "JobStaging"]
 
 
 class JobStaging(Protocol):
-    """Tables beside the jobs, in the same database: rows of task attempts, and the newest batch of each query."""
+    """Tables in the database of the jobs: the staged rows of task attempts, and the newest batch of each query."""
 
     def prepare(self) -> None:
-        """Make the tables, if they are not there."""
+        """Create the tables if they do not exist."""
 
     def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
-        """Put the rows of one attempt aside; how many."""
+        """Stage the rows of one attempt; returns how many."""
 
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
-        """Make jobs of them in one step, if the batch was not published before; remove them in any case."""
+        """Turn the staged rows into jobs in one transaction, unless the batch is published already; then remove them."""
 
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
-        """Remove them."""
+        """Remove the staged rows of these attempts."""
 
 
 class JobSink:
     def __init__(self, options: JobOptions, schema: StructType) -> None:
         checked_columns(schema)
         checked_name("queue", options.queue, error=JobConfigError)
-        open_store(options.dsn).close()  # it has the schema, or gets it, or says why not
+        open_store(options.dsn).close()  # checks the schema, or creates it
         self._staging = _staging(options)
         self._staging.prepare()
 
@@ -70,7 +70,7 @@ def _staging(options: JobOptions) -> JobStaging:
 
 
 def _number(attempt: str) -> int:
-    """An attempt's name as a number that fits a bigint."""
+    """The name of an attempt as a number that fits into a bigint."""
     return int(attempt, 16) >> 1
 
 

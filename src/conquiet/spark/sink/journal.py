@@ -1,8 +1,8 @@
 """The journal of a sink: which batch is being published to a Redis stream, and how far.
 
-One hash for each query and stream. Its steps are scripts, and so atomic: a chunk leaves its staging list, its rows
-enter the stream and the journal moves on, all of it or nothing. Whoever comes back after a crash, and a driver that
-was taken for dead beside its successor, only ever continue from there.
+There is one hash for each query and stream. Every step is a script and therefore atomic: a chunk leaves its staging
+list, its rows enter the stream and the journal advances, or nothing happens. A driver that restarts after a crash, and
+an old driver that still runs beside its successor, both continue from the journal.
 
     batch    the newest batch that was begun
     at       the staging list that is being published, counted from 1; 0: all of the batch is published
@@ -33,8 +33,8 @@ class Journal:
     def begin(self, number: int, staging: Sequence[tuple[str, int]]) -> bool:
         """Record that batch `number` is to be published from these lists (key, chunks).
 
-        False if that, or a later batch, was recorded before: these lists are then not needed. A batch before it that
-        is not finished yet is finished first.
+        Returns False if this batch or a later one is recorded already; the lists are then not needed. An earlier batch
+        that is not finished is finished first.
         """
         while True:
             keys, counts = zip(*staging, strict=True)
@@ -45,7 +45,7 @@ class Journal:
                 return bool(answer == b"begun")
 
     def finish(self) -> int:
-        """Publish what is recorded and not published yet; how many rows of the batch are published."""
+        """Publish the rest of the recorded batch; returns how many of its rows are published."""
         while True:
             batch, at, staging = self._call(_POSITION, parse=_three)
             if at == b"0":
@@ -55,11 +55,11 @@ class Journal:
                 pass
 
     def step(self, batch: bytes, at: bytes, staging: bytes) -> bool:
-        """Publish the next chunk of that list; False if that was its last, or somebody else has published that."""
+        """Publish the next chunk of the list; False if it was the last one, or another driver has published it."""
         return bool(self._call(_STEP, (self._stream, staging), batch, at, self._seconds))
 
     def discard(self, staging: Sequence[str], attempts: str) -> None:
-        """Remove these lists, and those that other attempts of the batch have left, but none that is recorded."""
+        """Remove these lists and those left by other attempts at the batch, except for lists that are recorded."""
         self._call(_DISCARD, (attempts, *staging))
 
     def _call(

@@ -1,8 +1,8 @@
-"""Whole rows as JSON objects, for what has no column of JSON yet.
+"""Whole rows as JSON objects, for DataFrames without a column of JSON.
 
 As Spark's own `to_json`: nulls are left out, binary is base64, dates and times are ISO 8601 (times in UTC, to the
-microsecond, with Z; those without a time zone, without). Unlike it, what JSON cannot hold is refused, not written as
-a string: NaN and infinities. `to_json` in the JVM is faster, and gives a column `data`.
+microsecond, with Z; those without a time zone, without). Unlike `to_json`, NaN and infinities are refused, not written as
+strings. `to_json` runs in the JVM and is faster; use it to make a column `data`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Converter = Callable[[Any], Any] | None  # None: as it is
 
 
 class JsonRows:
-    """Encodes rows of one schema. Columns of a type without a form in JSON are refused at once."""
+    """Encodes rows of one schema. Column types that have no JSON form are refused when it is created."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema

@@ -13,15 +13,15 @@ __all__ = ["JobOptions", "StreamOptions", "parsed"]
 _BOTH = ("sinkId", "batchId", "stagingSeconds", "journalSeconds")
 _STREAM = ("url", "stream", *_BOTH)
 _JOBS = ("dsn", "queue", "maxRetries", *_BOTH)
-_SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode")  # it hands these on to every sink
+_SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode")  # Spark passes these to every sink
 _DAY = 86_400
 
 
 @dataclass(frozen=True)
 class _Options:
-    """What both sinks are told. Times are in seconds.
+    """The options of both sinks. Times are in seconds.
 
-    `sink_id` and `batch_id` name a batch of a write, so that the same batch written again adds nothing.
+    `sink_id` and `batch_id` identify a batch: writing the same batch again adds nothing.
     """
 
     sink_id: str | None

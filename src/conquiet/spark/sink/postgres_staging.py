@@ -1,7 +1,7 @@
 """Staging for the job sink on PostgreSQL: rows come in by COPY, and one statement makes them jobs.
 
-The staging table is unlogged, so that COPY costs what copying costs. A crash of the server empties it, which is noticed:
-the commit counts. An attempt is one transaction: killed, it leaves nothing.
+The staging table is unlogged, which makes COPY cheap. A crash of the server empties it; publishing counts the rows and
+notices. A task attempt is one transaction, so an attempt that is killed leaves nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PostgresStaging:
             "journal_seconds": self._options.journal_seconds,
         }
         with postgres_transaction(self._options.dsn, "publish") as connection:
-            # First: of two drivers with one batch, the second waits here, holding nothing that the first may remove.
+            # First: of two drivers with the same batch, the second waits here, before it holds locks that the first needs.
             if connection.execute(_JOURNAL, values).rowcount:
                 added = insert_selected(
                     connection,
@@ -77,7 +77,7 @@ class PostgresStaging:
     def _remove_others(
         self, connection: psycopg.Connection[Any], attempts: Sequence[int], batch: Batch
     ) -> None:
-        """What attempts that lost a race, and drivers that were killed, have left behind."""
+        """Remove the rows of attempts that Spark did not choose, and of drivers that were killed."""
         values = {
             "sink": batch.sink,
             "batch": batch.number,
@@ -93,9 +93,9 @@ def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int
 
 
 def _emptied(connection: psycopg.Connection[Any], values: dict[str, Any]) -> bool:
-    """Whether the staging table could be emptied at once, which leaves no dead rows: if all in it is of this batch.
+    """TRUNCATE the staging table if all its rows are of this batch: that leaves no dead rows. False if they are not.
 
-    Under the lock nobody is in the middle of staging, and whoever has staged is registered.
+    Under the lock no attempt is staging, and every attempt that has staged rows is registered.
     """
     try:
         with connection.transaction():
@@ -137,7 +137,7 @@ VALUES (%(attempt)s, %(sink)s, %(batch)s, clock_timestamp())
 
 _COPY = f"COPY conquiet_spark_staging (attempt, {', '.join(COLUMNS)}) FROM STDIN"
 
-# One row if the batch is new.
+# Affects one row if the batch is new.
 _JOURNAL = """
 WITH expired AS (
     DELETE FROM conquiet_spark_batches

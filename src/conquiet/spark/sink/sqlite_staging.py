@@ -1,6 +1,6 @@
-"""Staging for the job sink on SQLite, on a local master: as on PostgreSQL, in short transactions.
+"""Staging for the job sink on SQLite, on a local master: as on PostgreSQL, but in short transactions.
 
-SQLite has one writer at a time, so a task takes the lock for each Arrow batch, not for as long as it runs.
+SQLite has one writer at a time, so a task holds the write lock for one Arrow batch at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SqliteStaging:
             for part in columns:
                 values = zip(*(column.to_pylist() for column in part), strict=True)
                 with transaction(connection, "stage jobs"):
-                    # With every part: the name of an attempt that goes on after its batch is over was removed.
+                    # With every part: the entry of an attempt that continues after its batch was published has been removed.
                     connection.execute(_REGISTER, (attempt, batch.sink, batch.number, SYSTEM_CLOCK.time()))
                     connection.executemany(_STAGE, ((attempt, *row) for row in values))
                 rows += len(part[0])

@@ -1,7 +1,7 @@
-"""Rows on their way to a Redis stream: JSON texts in Arrow columns, packed into chunks, pushed to a list.
+"""Staging for the Redis stream sink: JSON texts in Arrow columns, packed into chunks, pushed to a list.
 
-A chunk is one element of the list and, later, one step of publishing: many texts in one string, which is made from
-Arrow's own buffers. Packing row by row, or command by command, takes longer than all else.
+A chunk is one element of the list and later one step of publishing. It holds many texts and is built from Arrow's
+buffers: packing row by row would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from conquiet.queue.wire import Exchange, pack, whole
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
 
-# One chunk is one atomic step of the server, in which it does nothing else: some 4 ms.
+# A chunk is one atomic step of the server, which does nothing else meanwhile: about 4 ms.
 CHUNK_ROWS = 2_000
 CHUNK_BYTES = 1024 * 1024
 
-# Appends, and says how long the list is now: the caller then knows whether it was there as it left it.
+# Returns the length of the list, by which the caller notices that earlier chunks are gone.
 _PUSH = """
 local length = redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
@@ -37,7 +37,7 @@ return length
 
 
 class StagingList:
-    """The list of one task attempt. It expires: nobody comes back for what a killed attempt has left."""
+    """The list of one task attempt. It expires, since nobody cleans up after an attempt that is killed."""
 
     def __init__(self, exchange: Exchange, key: str, attempts_key: str, seconds: int) -> None:
         self._exchange = exchange
@@ -87,10 +87,10 @@ def _content(column: pa.Array) -> bytes:
 
 
 def _ends(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where values begin and end: one more than there are values."""
+    """The offsets of the values, one more than there are values."""
     return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
 
 
 _STRING, _ARRAY = 0xDB, 0xDD
-# Made of buffers, as all else here: the first Python value that is made an Arrow one imports pandas, for a quarter second.
+# Made from buffers: converting a first Python value to Arrow would import pandas, which takes a quarter of a second.
 _NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamSink"]
 
-_SOCKET_SECONDS = 60.0  # a busy server is waited for: what is lost otherwise is the whole batch
+_SOCKET_SECONDS = 60.0  # long: a timeout would fail the whole batch
 _COLUMN = "data"
 
 
@@ -31,7 +31,7 @@ class StreamSink:
     """The column `data` as it is, or, if there is none of that name, all columns of a row as one JSON object."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        connect(options.url).close()  # only to see that it is a URL: nothing is opened
+        connect(options.url).close()  # checks the URL; opens no connection
         self._options = options
         self._rows: JsonRows | None = None
         if _COLUMN not in schema.names:
@@ -65,7 +65,7 @@ class StreamSink:
         with self._exchange() as exchange:
             journal = self._journal(exchange, batch)
             journal.begin(batch.number, lists)
-            # What follows can be cut off anywhere: it is recorded, and whoever comes next goes on from there.
+            # From here a crash does no harm: the batch is recorded, and the next driver continues from there.
             try:
                 journal.finish()
             except (QueueError, StagingLostError) as error:
@@ -101,7 +101,7 @@ class StreamSink:
         return f"{self._prefix}:staging:{batch.sink}:{batch.number}:{attempt}"
 
     def _attempts(self, batch: Batch) -> str:
-        """The key of a set: the staging of every attempt at the batch, also those that were killed."""
+        """The key of a set with the staging lists of every attempt at the batch, including those that were killed."""
         return f"{self._prefix}:attempts:{batch.sink}:{batch.number}"
 
     @contextmanager

@@ -1,8 +1,8 @@
 """The sinks: what Spark calls to write rows to a Redis stream or to a job store.
 
-Spark calls `write` once for each task attempt, on an executor, and then on the driver either `commit`, with the
-messages of the attempts that count, or `abort`. Attempts only stage their rows; the commit publishes what is staged
-and keeps a journal of it, so that neither attempts that are repeated nor batches that are replayed add a row twice.
+Spark calls `write` once for each task attempt, on an executor, and then either `commit`, with the messages of the
+successful attempts, or `abort`, on the driver. Attempts only stage their rows; the commit publishes the staged rows and
+keeps a journal, so that neither repeated attempts nor replayed batches add a row twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Batch", "ConquietBatchWriter", "ConquietStreamWriter", "Sink", "Stag
 
 @dataclass(frozen=True)
 class Batch:
-    """Which batch of which query: the same when it is replayed."""
+    """A batch of a query. It has the same name and number when it is replayed."""
 
     sink: str
     number: int
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task attempt has staged. `parts` is in how many pieces; with no rows nothing was."""
+    """What one task attempt has staged, in how many parts; nothing if there are no rows."""
 
     batch: Batch
     attempt: str
@@ -48,20 +48,20 @@ class Staged(WriterCommitMessage):
 
 
 class Sink(Protocol):
-    """Where rows go. It opens what it needs in each call: Spark copies it to other processes in between."""
+    """Where rows go. It opens connections in each call, since Spark copies it to other processes."""
 
     def stage(self, batches: Iterator[RecordBatch], batch: Batch, attempt: str) -> Staged:
-        """On an executor: put the rows aside."""
+        """On an executor: stage the rows."""
 
     def publish(self, staged: Sequence[Staged], batch: Batch) -> None:
-        """On the driver: make them visible, unless this batch is already, or was begun; then finish it."""
+        """On the driver: publish the staged rows, once for each batch. A batch that was begun is finished."""
 
     def discard(self, staged: Sequence[Staged], batch: Batch) -> None:
-        """On the driver: remove them, unless `publish` has begun with them."""
+        """On the driver: remove the staged rows, unless publishing them has begun."""
 
 
 class _Writer:
-    """What both kinds of write have."""
+    """What batch and streaming writes share."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
@@ -73,7 +73,7 @@ class _Writer:
                 '"update" for a streaming one'
             )
         self.sink = self.make_sink(self.options, schema)
-        # The folder is this JVM's own: a task that runs in another one has another (see `_refuse_remote`).
+        # Each JVM has a folder of its own, by which `_refuse_remote` recognizes a task in another JVM.
         self._jvm = os.environ.get("SPARK_LOCAL_DIRS")
 
     def make_sink(self, options: StreamOptions | JobOptions, schema: StructType) -> Sink:
@@ -90,7 +90,7 @@ class _Writer:
         return self.sink.stage(batches, batch, secrets.token_hex(8))
 
     def _refuse_remote(self) -> None:
-        """A SQLite file is there for the processes of one machine, and on a local master everything is one JVM."""
+        """Executors of a cluster do not see the driver's SQLite file; on a local master everything is one JVM."""
         is_file = isinstance(self.options, JobOptions) and self.options.dsn.startswith("sqlite:")
         if is_file and os.environ.get("SPARK_LOCAL_DIRS") != self._jvm:
             raise JobConfigError(
@@ -104,7 +104,7 @@ class ConquietBatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=False)
-        # Spark copies this object, so that all tasks and the commit see the same name.
+        # Spark copies this object: all tasks and the commit see the same name.
         self._batch = Batch(
             self.options.sink_id or f"write-{secrets.token_hex(8)}", self.options.batch_id or 0
         )
@@ -122,8 +122,8 @@ class ConquietBatchWriter(_Writer, DataSourceArrowWriter):
 class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("conquiet")`.
 
-    The query's own id names its batches. It lives in the checkpoint: a query that begins again without its
-    checkpoint is another query, whose batches are new.
+    The query's id names its batches. It is part of the checkpoint: a query that starts again without its checkpoint is
+    another query, whose batches are new.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -142,7 +142,7 @@ class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self.stage(iterator, Batch(sink, int(number)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        if staged := _staged(messages):  # without a task there is no row
+        if staged := _staged(messages):  # no task, no rows
             self.sink.publish(staged, Batch(staged[0].batch.sink, batchId))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -150,7 +150,7 @@ class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
             self.sink.discard(staged, Batch(staged[0].batch.sink, batchId))
 
 
-# What a streaming query tells its tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY).
+# Properties that a streaming query sets for its tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY).
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 

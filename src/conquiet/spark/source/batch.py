@@ -1,4 +1,4 @@
-"""The batch read: a range of a stream as it is now, without a group; nothing is delivered or acknowledged by it."""
+"""The batch read: a range of a stream as it is now, without a consumer group."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class ConquietBatchReader(DataSourceReader):
         self._hi = _edge(options, "endingId", "endingTime", "+")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The range between the first and the last entry there is now, cut by time: a later task sees no more."""
+        """The range from the first to the last entry there is now, cut by time. Later entries are not read."""
         with connect(self._url) as redis:
             exchange = Exchange(redis, awaits=False).exchange
             what = f"plan the read of stream {self._stream!r}"
             first = run(exchange(what, pack("XRANGE", self._stream, self._lo, self._hi, "COUNT", 1), _id))
             last = run(exchange(what, pack("XREVRANGE", self._stream, self._hi, self._lo, "COUNT", 1), _id))
         if not first or not last:
-            return [Range("0", "0")]  # Spark makes a partition of none; this one has no entry
+            return [Range("0", "0")]  # Spark needs a partition; this one is empty
         return list(_cut(first, last, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
@@ -79,11 +79,11 @@ class ConquietBatchReader(DataSourceReader):
 
 
 def _id(reply: Any) -> str | None:
-    """Of the one entry in the reply, if there is one."""
+    """The id of the entry in the reply; None if there is none."""
     if not (found := rows(reply)):
         return None
     entry_id = text(found[0][0])
-    int(entry_id.partition("-")[0])  # ValueError: what begins with no time is no id
+    int(entry_id.partition("-")[0])  # ValueError if it is no entry id
     return entry_id
 
 
@@ -114,12 +114,12 @@ def _milliseconds(name: str, text: str) -> int:
         raise QueueConfigError(
             f"option {name} must be a time with its offset, such as 2026-11-16T12:00:00Z, not {text!r}"
         )
-    # Rounded up, so that what lies within the same millisecond before it is not in.
+    # Rounded up, which excludes entries earlier in the same millisecond.
     return -((_EPOCH - time) // timedelta(milliseconds=1))
 
 
 def _cut(first: str, last: str, partitions: int) -> Iterator[Range]:
-    """Into stretches of equal time. An id without its second part is the first or the last of its millisecond."""
+    """Cut into ranges of equal time. XRANGE reads an id without a sequence number as the first, or last, of its ms."""
     begin, end = int(first.partition("-")[0]), int(last.partition("-")[0])
     edges = sorted({begin + (end - begin + 1) * part // partitions for part in range(partitions)})
     for number, edge in enumerate(edges):

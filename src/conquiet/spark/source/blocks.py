@@ -1,7 +1,7 @@
 """Blocks of a stream, and offsets made of them.
 
-A block is what one claim delivered: every entry from `lo` to `hi`. Entry ids only grow and a claim is one atomic
-step, so nothing else can ever lie in that range, and the block can be read again from the stream alone.
+A block is what one claim delivered: every entry from `lo` to `hi`. Entry ids only grow and a claim is atomic, so no other
+entry can appear in that range, and the block can be read again from the stream alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of one micro-batch: its own blocks, all that is needed to read it again, and entries lost so far."""
+    """The end of a micro-batch: its blocks, from which it can be read again, and how many entries are lost so far."""
 
     blocks: tuple[Block, ...] = ()
     lost: int = 0
@@ -47,7 +47,7 @@ class Offset:
         return cls(tuple(map(Block.parse, offset["blocks"])), int(offset["lost"]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As Spark keeps it in the checkpoint: JSON, some 45 bytes a block."""
+        """As JSON in the checkpoint; about 45 bytes for each block."""
         return {"blocks": list(map(str, self.blocks)), "lost": self.lost}
 
 
@@ -56,7 +56,7 @@ def entries_in(blocks: Iterable[Block]) -> int:
 
 
 def take(blocks: Sequence[Block], limit: int) -> list[Block]:
-    """The first blocks with at most `limit` entries together; one at least, if there is one."""
+    """The first blocks with at most `limit` entries in total, but at least one block if there is one."""
     taken: list[Block] = []
     total = 0
     for block in blocks:
@@ -68,12 +68,12 @@ def take(blocks: Sequence[Block], limit: int) -> list[Block]:
 
 
 def spread(blocks: Sequence[Block], partitions: int) -> list[list[Block]]:
-    """Into at most `partitions` runs of neighbours, of about as many entries each; none is empty."""
+    """Split into at most `partitions` runs of neighbours with about the same number of entries; none is empty."""
     total = entries_in(blocks)
     runs: list[list[Block]] = []
     before, current = 0, -1
     for block in blocks:
-        # By where its middle falls, each block goes to the run whose share of the entries that is.
+        # A block goes to the run in whose share of the entries its middle falls.
         share = int((before + block.count / 2) * partitions / max(total, 1))
         if share > current:
             runs.append([])

@@ -1,8 +1,8 @@
-"""Who keeps a source's blocks on the driver: claims them, keeps them fresh, settles them when they are committed.
+"""Keeps the blocks of a source on the driver: claims them, refreshes them, settles them once they are committed.
 
-A thread beside the query does what need not wait for the next trigger: it settles what is committed, claims the next
-batch while this one runs, and resets idle times, so that nobody takes the blocks of a long batch for abandoned.
-One step is one call to Redis; when the query itself wants something, the thread lets it in front after that step.
+A thread beside the query settles committed blocks, claims the next batch while the current one runs, and resets idle
+times, so that nobody claims the blocks of a long batch as abandoned. Each step of the thread is one call to Redis; between
+steps the query's own calls take precedence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Keeper"]
 
 _log = logging.getLogger("conquiet.spark")
 
-# As much as one claim should take out of the stream, whatever the size of its entries: Redis copies it all.
+# How many bytes one claim should read at most: Redis copies all of them.
 _BLOCK_BYTES = 4 * 1024 * 1024
 _FIRST_ENTRIES = 50  # before the size of the entries is known
 
 
 class Keeper:
-    """Holds the blocks of one consumer, oldest first. All methods are the query's, from its one thread."""
+    """Holds the blocks of one consumer, oldest first. The query calls its methods from a single thread."""
 
     def __init__(self, ledger: Ledger, *, block_entries: int, ahead: int, heartbeat: float) -> None:
         self._ledger = ledger
@@ -37,8 +37,8 @@ class Keeper:
         self._ahead = ahead
         self._heartbeat = heartbeat
         self._held: deque[Block] = deque(ledger.open())
-        self._committed: deque[Block] = deque()  # not in _held any more, still to be settled
-        self._running = 0  # so many of the first blocks held are of the batch that runs
+        self._committed: deque[Block] = deque()  # no longer in _held, to be settled
+        self._running = 0  # how many of the first blocks belong to the running batch
         self._claiming = False  # whether the thread should claim ahead
         self._bound = ""
         self._refreshed = time.monotonic()
@@ -46,17 +46,17 @@ class Keeper:
         self._failure: Exception | None = None
         self._io = threading.Lock()
         self._changed = threading.Condition()
-        self._in_front = False  # the query waits for its turn, or has it
+        self._in_front = False  # the query waits for its turn or has it
         self._closed = False
         self._thread = threading.Thread(target=self._keep, name="conquiet-keeper", daemon=True)
         self._thread.start()
 
     def commit(self, blocks: Sequence[Block]) -> None:
-        """These are durably committed, and so is all that was claimed before them."""
+        """These blocks, and all claimed before them, are durably committed."""
         self._check()
         with self._turn():
             if not blocks or blocks[-1] not in self._held:
-                return  # settled before
+                return  # already settled
             block = None
             while block != blocks[-1]:
                 block = self._held.popleft()
@@ -64,7 +64,7 @@ class Keeper:
             self._running = 0
 
     def next_batch(self, limit: int, bound: str) -> list[Block]:
-        """The next blocks, of at most `limit` entries together, none of them after `bound`."""
+        """The next blocks, with at most `limit` entries in total and none after the id `bound`."""
         self._check()
         with self._turn():
             self._claiming = False
@@ -74,14 +74,14 @@ class Keeper:
             return take(self._held, limit)
 
     def run(self, blocks: Sequence[Block]) -> None:
-        """The batch of these blocks runs now; claim the next one meanwhile."""
+        """The batch of these blocks runs now: claim the next one meanwhile."""
         self._check()
         with self._turn():
             self._running = sum(block in blocks for block in self._held)
             self._claiming = self._ahead > 0
 
     def settle(self) -> None:
-        """Settle, before this returns, whatever is committed."""
+        """Settle everything that is committed before returning."""
         self._check()
         with self._turn():
             while self._committed:
@@ -103,7 +103,7 @@ class Keeper:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """The query's turn: the thread finishes its step and waits."""
+        """Hold the connection for the query; the thread finishes its step and waits."""
         with self._changed:
             self._in_front = True
         try:
@@ -131,7 +131,7 @@ class Keeper:
             except QueueConnectionError as error:
                 if self._failure is not None:
                     return
-                # To refresh or settle a block again does no harm; a heartbeat missed is not worth a query.
+                # Refreshing or settling a block twice does no harm, and a missed heartbeat must not fail the query.
                 _log.warning("%s; tried again in a moment", error)
                 self._pause()
             except Exception as error:  # noqa: BLE001 - raised in the query's own thread, at its next call
@@ -147,7 +147,7 @@ class Keeper:
             self._refreshed = time.monotonic()
             self._to_refresh = deque([*self._committed, *self._held])
         if self._to_refresh:
-            # Fresh entries cost next to nothing, and of a block that was settled meanwhile none is left.
+            # Cheap for entries that are fresh, and a block that was settled meanwhile has no pending entries.
             self._ledger.refresh(self._to_refresh.popleft(), int(self._heartbeat * 500))
         elif self._committed:
             self._settle_one()
@@ -167,7 +167,7 @@ class Keeper:
         self._committed.popleft()
 
     def _claim(self, room: int) -> bool:
-        """One more block; False if there was nothing to claim."""
+        """Claim one more block; False if there was nothing to claim."""
         try:
             claim = self._ledger.claim(min(room, self._next_entries), self._bound)
         except QueueConnectionError as error:

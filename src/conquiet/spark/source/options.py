@@ -20,7 +20,7 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
-# Entries of one claim, in which Redis does nothing else: some 15 ms.
+# Entries in one claim. Redis does nothing else meanwhile: about 15 ms.
 BLOCK_ENTRIES = 5_000
 
 _STREAMING = (
@@ -38,7 +38,7 @@ _NAMES = {name.lower(): name for name in _STREAMING}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a streaming read was told. `heartbeat` is in seconds."""
+    """The options of a streaming read. `heartbeat` is in seconds."""
 
     url: str = field(repr=False)
     stream: str
@@ -65,12 +65,12 @@ class SourceOptions:
 
     @property
     def block_entries(self) -> int:
-        """So that a full micro-batch has at least a block for each partition."""
+        """The size of a block: small enough that a full micro-batch has a block for each partition."""
         return max(1, min(BLOCK_ENTRIES, self.max_entries_per_trigger // self.partitions))
 
 
 def checked_schema(schema: StructType) -> StructType:
-    """`schema`, if its columns are the source's own: they are not to be chosen."""
+    """Returns `schema` if it is the source's own, which cannot be changed; raises otherwise."""
     if [(field.name, field.dataType) for field in schema] != [(f.name, f.dataType) for f in SOURCE_SCHEMA]:
         raise QueueConfigError(
             f'format("conquiet") has the columns {SOURCE_SCHEMA.simpleString()}: leave .schema(…) out, and parse '

@@ -1,8 +1,8 @@
 """The streaming source: Spark as a competing consumer of a group.
 
-Spark calls it on the driver, in a Python process of its own (`latestOffset`, `partitions`, `commit`), and on executors
-(`read`). It acknowledges in `latestOffset`, whose `start` is always durably committed: `commit` comes a batch
-late, and for the last batch not at all.
+Spark calls it on the driver, in a separate Python process (`latestOffset`, `partitions`, `commit`), and on executors
+(`read`). It acknowledges in `latestOffset`, whose `start` is always durably committed: Spark calls `commit` one batch
+late, and not at all for the last batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks", "ConquietStreamReader"]
 
-_SOCKET_SECONDS = 60.0  # a busy server is waited for: what is lost otherwise is the whole query
+_SOCKET_SECONDS = 60.0  # long: a timeout would fail the whole query
 
 
 @dataclass
@@ -45,13 +45,13 @@ class Blocks(InputPartition):
 
 
 class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads one stream as one consumer of its group. Nothing is opened before it is needed: Spark copies it."""
+    """Reads one stream as one consumer of its group. It opens nothing until needed, since Spark copies it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = SourceOptions.parse(options)
         self._schema = checked_schema(schema)
         self._opened: Keeper | None = None
-        self._bound = ""  # of availableNow: nothing after this id
+        self._bound = ""  # for availableNow: the last id to read
 
     def initialOffset(self) -> dict[str, Any]:
         return Offset().to_dict()
@@ -68,7 +68,7 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keeper.commit(begun.blocks)
         if isinstance(limit, ReadMaxRows):
             blocks = keeper.next_batch(limit.max_rows, self._bound)
-        else:  # all there is: up to now, or a busy producer would keep us here for ever
+        else:  # up to the current end: otherwise a busy producer would keep this call going
             assert isinstance(limit, ReadAllAvailable), limit
             blocks = keeper.next_batch(sys.maxsize, self._bound or keeper.last_id())
         lost = keeper.lost()
@@ -79,7 +79,7 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "to go on without them, restart the query with option failOnDataLoss=false, which counts them"
             )
         if not blocks:
-            keeper.settle()  # nobody may call again: what is committed is acknowledged now
+            keeper.settle()  # there may be no further call: acknowledge now
             return start
         return Offset(tuple(blocks), lost).to_dict()
 
@@ -96,7 +96,7 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper().commit(Offset.from_dict(end).blocks)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """On an executor: from the stream alone, so that reading again gives the same rows."""
+        """On an executor: reads from the stream alone, so that a repeated read gives the same rows."""
         assert isinstance(partition, Blocks)
         options = self.options
         with BlockReader(options.url, options.stream, self._schema) as reader:

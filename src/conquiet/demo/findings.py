@@ -1,4 +1,4 @@
-"""What a run of the sample led to, counted from its tables, held against what the generator knows."""
+"""The outcome of a run of the sample, counted from its tables and compared with what the generator knows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPORTS, _ATTEMPTS, _TRUST, _ALERTS = map(table_of, (AffiliateReport, ReportAtt
 
 @dataclass
 class Findings:
-    """As `Truth` has them, and what must be nothing in the end."""
+    """The numbers that `Truth` predicts, and two that must be 0 in the end: `pending` and `unfinished_jobs`."""
 
     first: Counter[str] = field(default_factory=Counter)
     final: Counter[str] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 def add_retries(spark: SparkSession, sessions: sessionmaker[Session], out: Path, rules: Rules) -> None:
-    """What became of the retries, from the database into the tables of the run, beside what Spark judged itself."""
+    """Copy the results of the retries from the database to the tables of the run, beside those of Spark."""
     with sessions() as session:
         attempts = session.execute(
             select(_ATTEMPTS, _REPORTS.c.affiliate_id, _REPORTS.c.platform).join(
@@ -77,7 +77,7 @@ def add_retries(spark: SparkSession, sessions: sessionmaker[Session], out: Path,
 
 
 def counted(spark: SparkSession, out: Path) -> Findings:
-    """The figures of the tables in `out`; what is left over, others have to say."""
+    """Count the tables in `out`. The caller adds `pending` and `unfinished_jobs`."""
     from pyspark.sql import functions as f
 
     verdicts = spark.read.parquet(str(out / "verdicts"))
@@ -98,7 +98,7 @@ def counted(spark: SparkSession, out: Path) -> Findings:
 
 
 def compared(truth: Truth, found: Findings) -> Iterator[Line]:
-    """Every figure beside its truth."""
+    """Every figure beside the expected one."""
     yield from _each("first verdict", truth.first, found.first)
     yield from _each("final verdict", truth.final, found.final)
     yield from _each("alerts", _named(truth.alerts), _named(found.alerts))
@@ -122,7 +122,7 @@ def _named(alerts: Mapping[tuple[str, str], int]) -> dict[str, int]:
 
 
 def _by_beginning(reasons: Mapping[str, int], beginnings: Mapping[str, int]) -> Counter[str]:
-    """Reasons name the value that was wrong: they are counted by how they begin."""
+    """Reasons quote the wrong value, so they are counted by their beginning."""
     result: Counter[str] = Counter()
     for reason, count in reasons.items():
         result[next((one for one in beginnings if reason.startswith(one)), reason)] += count

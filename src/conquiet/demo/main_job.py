@@ -109,7 +109,7 @@ def _run(reports: int, out: Path, seed: int) -> int:
 
 
 def _clear(out: Path) -> None:
-    """The servers are new, so what another run left belongs to nothing."""
+    """Remove the results of an earlier run: they do not match the new servers."""
     for name in _MADE:
         shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _spark() -> Iterator[SparkSession]:
     from conquiet.spark import show_progress, spark_session
 
     began = perf_counter()
-    # Nothing waits for a watermark here: batches without rows would only take time.
+    # Batches without rows only advance the watermark, which nothing here needs.
     spark = spark_session("conquiet sample", conf={"spark.sql.streaming.noDataMicroBatches.enabled": False})
     _console.print(
         f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"

@@ -1,4 +1,4 @@
-"""The second half of the sample: leased retry jobs, a worker on the Consumer Engine, platforms that are not always there."""
+"""The second half of the sample: leased retry jobs, a worker on the Consumer Engine, unreliable platforms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from conquiet.task import (
 __all__ = ["QUEUE", "SAMPLE_RULES", "work_off"]
 
 QUEUE = "reconciliation"
-# Seconds where the rules have half an hour, for the sake of whoever watches; and enough attempts to sit out an outage.
+# Delays of seconds instead of half an hour, so that the run is short, and enough attempts to outlast an outage.
 SAMPLE_RULES = replace(
     DEFAULT_RULES,
     retries=(
@@ -64,7 +64,7 @@ _LOOK_EVERY = 0.2  # seconds
 
 
 class Outage(PlatformAdapter):
-    """A platform that is down for some of its calls: from the breaker's failures in a row to its trials."""
+    """A platform that fails for a range of calls, long enough to open the breaker and to fail some of its trials."""
 
     def __init__(self, platform: PlatformAdapter, after: int, calls: int) -> None:
         self._platform = platform
@@ -88,13 +88,13 @@ def work_off(
     expected: int,
     progress: Progress,
 ) -> ConsumeReport:
-    """Work until no report waits for an attempt. `posts` is what the platforms know; one of them breaks down meanwhile."""
+    """Work until no report waits for an attempt. `posts` is what the platforms know; one of them has an outage."""
     adapters: dict[str, PlatformAdapter] = {
         name: SimulatedAdapter(seed=number, posts=known, failure_rate=0.05)
         for number, (name, known) in enumerate(posts.items())
     }
     broken = next(iter(adapters))
-    # With so many waiting, the breaker's trials end the outage long before anybody's attempts are used up.
+    # With so many jobs, the breaker's trials end the outage before any report runs out of attempts.
     if len(posts[broken]) >= 30:
         adapters[broken] = Outage(adapters[broken], after=10, calls=14)
     breakers = CircuitBreakerRegistry(failure_threshold=5, open_cooldown_seconds=0.75)
@@ -103,7 +103,7 @@ def work_off(
     bar = progress.add_task("retries", total=expected)
     with _consuming(task, JobConnector(store, QUEUE)) as ended:
         while True:
-            # The order counts: what a job leaves to be scheduled is committed before the job ends.
+            # The order matters: a job commits its next attempt before it ends.
             stats = store.stats(QUEUE).get(QUEUE) or QueueStats(QUEUE)
             scheduled = scheduler.run_once()
             waiting = stats.ready + stats.delayed + stats.in_flight + stats.expired
@@ -126,7 +126,7 @@ class _Ended(threading.Event):
 
 @contextmanager
 def _consuming(task: ReconciliationTask, connector: JobConnector) -> Iterator[_Ended]:
-    """The engine at work on a thread of its own; what it raises is raised here at the end."""
+    """Run the engine on a thread; what it raises is raised here at the end."""
     ended = _Ended()
     failure: list[BaseException] = []
 

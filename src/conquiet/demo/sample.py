@@ -35,13 +35,13 @@ _DIFFERENCES: Final = {
     (Status.AFFILIATE_OVERCLAIMED, False): [(0.23, 0.46)],
     (Status.AFFILIATE_OVERCLAIMED, True): [(0.55, 3.0)],
 }
-# How often each of these outcomes comes, by the kind of affiliate; and how many there are of each kind.
+# How frequent each outcome is by kind of affiliate, and how frequent each kind is.
 _CHARACTERS: Final = {
     "honest": (80, (92, 4, 2, 1, 1, 0)),
     "careless": (14, (55, 20, 13, 9, 2, 1)),
     "greedy": (6, (30, 8, 10, 2, 28, 22)),
 }
-# What the platforms do not know when they are asked first: all, or a part; and whether they learn it until asked again.
+# What the platforms do not know at first, all numbers or some, and whether they know it when asked again.
 _GAPS: Final = {"late": 1.5, "partly, late": 1.0, "partly": 0.6, "never": 0.3}
 
 
@@ -124,7 +124,7 @@ class Sample:
         post = f"post-{number}"
         (outcome,) = draw.choices(list(_DIFFERENCES), _CHARACTERS[character][1])
         gap = self._gap(platform)
-        # More than two days ago: whoever asks again finds the full allowance for growth used up.
+        # More than two days ago, so that a retry has the full allowance for growth.
         submitted = self._start + timedelta(days=_DAYS * number / self._reports) + _JITTER * draw.random()
         submitted = submitted.replace(microsecond=0)
         hours = float(DEFAULT_RULES.growth_cap_hours) if gap else draw.randrange(0, 24)
@@ -150,7 +150,7 @@ class Sample:
         return report, {"platform": platform, "post_id": post, **row, "observed_at": at}
 
     def _gap(self, platform: str) -> str | None:
-        """One platform is less well informed than the others."""
+        """What the platform does not know at first; one platform has more gaps than the others."""
         times = 2.0 if platform == "stories" else 1.0
         spot = self._random.random() * 100.0
         for gap, percent in _GAPS.items():
@@ -160,7 +160,7 @@ class Sample:
         return None
 
     def _observed(self) -> Metrics:
-        """Large numbers: rounding a claim to a whole one moves nobody across a border."""
+        """Large numbers, so that rounding a claim does not change its verdict."""
         views = round(10 ** self._random.uniform(5.0, 6.5))
         clicks = round(views * self._random.uniform(0.05, 0.2))
         return Metrics(views, clicks, round(clicks * self._random.uniform(0.2, 0.4)))
@@ -207,7 +207,7 @@ class Sample:
             truth.alerts["system_health", "medium"] += 1
 
     def _broken(self, report: dict[str, Any]) -> dict[str, Any] | str:
-        """An entry that is no report, made of one that is."""
+        """An invalid entry, made from a valid report."""
         report = report | {"report_id": self._reports + report["report_id"]}
         kinds: list[tuple[str, dict[str, Any] | str]] = [
             ("claimed_views must be", report | {"claimed_views": -5}),

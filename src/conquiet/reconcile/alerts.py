@@ -1,4 +1,4 @@
-"""Alerts: at most one per report and status, however often the attempt that raised it is delivered."""
+"""Stored alerts: at most one for each report and status, even if an attempt is delivered more than once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def alerts_of(session: Session, report_id: int) -> list[Alert]:
 def raise_alert(
     connection: Connection, rule: AlertRule, *, report_id: int, attempt: int, now: datetime
 ) -> bool:
-    """Store the alert that `rule` demands; False if the report has one for this status already."""
+    """Store the alert of `rule`; False if the report already has an alert for this status."""
     return insert_or_ignore(
         connection,
         _ALERTS,

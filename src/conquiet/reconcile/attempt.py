@@ -1,8 +1,8 @@
 """One attempt at one report: read it, ask the platform, judge, and write all that follows in one transaction.
 
-`read_case`, `PlatformFetcher.fetch` and `record_attempt` are the three steps; `run_reconciliation` takes them in a row.
-The row (report, attempt) is inserted first: whoever inserts it applies trust, alert and retry, in the same transaction.
-A second delivery finds it, waits for it if need be, and changes nothing.
+The three steps are `read_case`, `PlatformFetcher.fetch` and `record_attempt`; `run_reconciliation` runs all of them. The
+row (report, attempt) is inserted first, and the transaction that inserts it applies trust, alert and retry. A second
+delivery finds the row, waits for its transaction if necessary, and changes nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run_reconciliation(
 
 
 def read_case(session: Session, report_id: int, attempt: int) -> Case | ReconciliationResult:
-    """What the attempt needs to know; or how it, or the one that made it needless, ended."""
+    """The case to judge; or the result of the attempt, or of the one that finished the report, if it is recorded."""
     connection = session.connection()
     row = connection.execute(_READ, {"report_id": report_id}).first()
     if row is None:
@@ -110,7 +110,7 @@ def read_case(session: Session, report_id: int, attempt: int) -> Case | Reconcil
 def record_attempt(
     session: Session, case: Case, outcome: FetchOutcome, *, rules: Rules = DEFAULT_RULES, now: datetime
 ) -> ReconciliationResult:
-    """Judge and write: verdict, trust, alert, next attempt. Nothing of it if the attempt is recorded already."""
+    """Judge the case and write verdict, trust, alert and next attempt; nothing if the attempt is recorded already."""
     verdict = classify(
         case.claimed, outcome.metrics, elapsed_hours(case.submitted_at, outcome.observed_at), rules
     )
@@ -209,7 +209,7 @@ _ADVANCE = (
         }
     )
 )
-# A row in scheduled_attempts says that the attempt is still to be made. Now it is not.
+# A row in scheduled_attempts stands for an attempt that is still to be made; this one is made.
 _UNSCHEDULE = _SCHEDULED.delete().where(
     _SCHEDULED.c.report_id == bindparam("of_report"), _SCHEDULED.c.attempt <= bindparam("up_to")
 )
@@ -234,13 +234,13 @@ def _recorded(connection: Connection, report_id: int, attempt: int) -> Reconcili
 
 @contextmanager
 def _scope(factory: Callable[[], Session] | None, session: Session | None, commit: bool) -> Iterator[Session]:
-    """A session of our own, committed at the end and closed; or the caller's, committed if that is wanted."""
+    """A session of our own, committed and closed at the end; or the caller's, committed if `commit`."""
     if session is not None:
         yield session
         if commit:
             session.commit()
         return
     assert factory is not None
-    with factory() as own:  # its end rolls back what was not committed
+    with factory() as own:  # closing it rolls back what is not committed
         yield own
         own.commit()

@@ -1,7 +1,7 @@
-"""Reports that were judged elsewhere before: the job of their next attempt carries them whole, and they are taken over.
+"""Reports that a job carries in its payload: their earlier attempts were made elsewhere, by the Spark pipeline.
 
-That is how retries of the Spark pipeline get into the tables of this room. The number of a report is then somebody
-else's: such reports belong in a database of their own, not beside those of an intake, which numbers them itself.
+They are stored here when the job of their next attempt arrives. Their ids come from elsewhere, so they need a database of
+their own, apart from the reports of an intake, which assigns ids itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIELDS = tuple(Submission.__slots__)
 
 
 def carries_report(payload: object) -> bool:
-    """Whether the job holds its report whole."""
+    """Whether the payload of a job contains its whole report."""
     return isinstance(payload, Mapping) and all(payload.get(name) is not None for name in _FIELDS)
 
 
@@ -39,7 +39,7 @@ def adopt_report(
     now: datetime,
     rules: Rules = DEFAULT_RULES,
 ) -> None:
-    """Store the report in `payload` as one whose earlier attempts were made elsewhere. A second time changes nothing."""
+    """Store the report in `payload`, whose earlier attempts were made elsewhere. Doing so twice changes nothing."""
     report = Submission.from_payload({name: payload[name] for name in _FIELDS}, now)
     values = {name: getattr(report, name) for name in _FIELDS}
     values |= {"id": job.affiliate_report_id, "attempts": job.attempt - 1, "received_at": now}
@@ -48,7 +48,7 @@ def adopt_report(
 
 
 def refuse_another(case: Case, payload: Mapping[str, Any]) -> None:
-    """Two that number reports, in one database, would mix them up: say so instead."""
+    """Raise if the stored report with this id is another one: ids were assigned by two sides in one database."""
     ours = (case.affiliate_id, case.platform, case.post_id)
     if ours != (payload["affiliate_id"], payload["platform"], payload["post_id"]):
         raise ReconcileConfigError(

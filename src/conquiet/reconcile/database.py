@@ -1,4 +1,4 @@
-"""The database of the reconciliation: an engine as it is needed, the tables, and the one statement that differs."""
+"""The database of reconciliation: its engine, its tables, and the one statement that differs between databases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
     url = _url(dsn)
     if type(pool_size) is not int or pool_size < 1:
         raise ReconcileConfigError(f"pool_size must be a whole number of at least 1, not {pool_size!r}")
-    # Claims are somebody's business figures: they stay out of error texts.
+    # Claims are confidential: they stay out of error texts.
     options: dict[str, Any] = {"hide_parameters": True, "poolclass": SharedPool}
     options |= {"pool_size": pool_size, "max_overflow": 2 * pool_size}
     if url.get_backend_name() == "sqlite":
@@ -63,7 +63,7 @@ def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
 
 
 class SharedPool(QueuePool):
-    """Connections for the threads of one process; that none is free is an error of ours."""
+    """Connections for the threads of one process; raises an error of ours if none is free."""
 
     def _do_get(self) -> ConnectionPoolEntry:
         try:
@@ -76,12 +76,12 @@ class SharedPool(QueuePool):
 
 
 def translate_errors(engine: Engine, where: str) -> None:
-    """Let what the driver raises come out of `engine` as errors of ours; `where` names the database in them."""
+    """Translate the driver's errors into ours; `where` names the database in them."""
     event.listen(engine, "handle_error", partial(_translate, where))
 
 
 def create_tables(engine: Engine) -> None:
-    """Create what is not there yet. Several processes may start at once: one creates, the others wait."""
+    """Create missing tables. If several processes start at once, one creates them and the others wait."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
@@ -91,7 +91,7 @@ def create_tables(engine: Engine) -> None:
 
 
 def insert_or_ignore(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
-    """Insert a row unless one with its key is there; True if it was inserted.
+    """Insert a row unless one with its key exists; True if it was inserted.
 
     While another transaction inserts the same key, both databases wait for its end.
     """
@@ -101,7 +101,7 @@ def insert_or_ignore(connection: Connection, table: Table, values: dict[str, Any
 @cache
 def _insert_or_ignore(dialect: str, table: Table) -> Any:
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    # Otherwise SQLAlchemy keeps the count of rows for UPDATE and DELETE only.
+    # SQLAlchemy keeps the row count for UPDATE and DELETE only.
     return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
@@ -110,7 +110,7 @@ def _url(dsn: str) -> URL:
     try:
         misread = misread_url(dsn)
         url = make_url(dsn) if misread is None else None
-    except (ArgumentError, ValueError, TypeError):  # whose texts quote pieces of it: a password, perhaps
+    except (ArgumentError, ValueError, TypeError):  # their texts may quote the password
         pass
     if url is None:
         raise ReconcileConfigError(
@@ -134,7 +134,7 @@ def _url(dsn: str) -> URL:
 
 
 def _translate(where: str, context: ExceptionContext) -> None:
-    """Called by SQLAlchemy with every error of the driver's, those of connecting too."""
+    """SQLAlchemy calls this with every error of the driver, including failed connections."""
     error = context.sqlalchemy_exception
     if not isinstance(error, DBAPIError) or isinstance(error, DataError | IntegrityError):
         return  # the values are wrong, not the database
@@ -146,5 +146,5 @@ def _translate(where: str, context: ExceptionContext) -> None:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     set_wal(connection)  # readers do not wait for the writer
-    connection.execute("PRAGMA synchronous = FULL")  # what is committed survives the power switch
+    connection.execute("PRAGMA synchronous = FULL")  # what is committed survives a power failure
     connection.execute("PRAGMA foreign_keys = ON")

@@ -1,4 +1,4 @@
-"""What is stored, on SQLite and PostgreSQL alike.
+"""The stored tables, the same on SQLite and PostgreSQL.
 
     affiliate_reports ─┬─ attempts            one row per (report, attempt): who inserts it applies the effects
                        ├─ trust_ledger        at most one row per (report, attempt)
@@ -45,7 +45,7 @@ MAX_NAME = 255
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC datetimes, to the microsecond. SQLite has no zones: there it is the UTC time without one."""
+    """Aware UTC datetimes, to the microsecond. SQLite has no time zones and stores them as UTC without one."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -66,17 +66,17 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """The tables of this room, and nothing else."""
+    """The tables of reconciliation."""
 
 
 def table_of(model: type[Base]) -> Table:
-    """The table itself: the statements of the hot path do without the mapper."""
+    """The table of a model: statements of the hot path do not use the mapper."""
     table = model.__table__
     assert isinstance(table, Table)
     return table
 
 
-_Key = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only under exactly this type
+_Key = BigInteger().with_variant(Integer, "sqlite")  # SQLite assigns ids only to exactly this type
 
 
 def _of_report() -> MappedColumn[int]:
@@ -108,7 +108,7 @@ class AffiliateReport(Base):
 
     __table_args__ = (
         UniqueConstraint("affiliate_id", "idempotency_key"),
-        {"sqlite_autoincrement": True},  # an id is never given twice, even after a delete
+        {"sqlite_autoincrement": True},  # an id is never reused, even after a delete
     )
 
 
@@ -156,7 +156,7 @@ class TrustEntry(Base):
 
 
 class Alert(Base):
-    """Something a person should look at."""
+    """Something that a person should look at."""
 
     __tablename__ = "alerts"
 
@@ -169,7 +169,7 @@ class Alert(Base):
 
 
 class ScheduledAttempt(Base):
-    """An attempt to be made at `due_at`. With `enqueued_at` it was handed to a queue, whose memory it may be in."""
+    """An attempt to be made at `due_at`. If `enqueued_at` is set, a queue has it, possibly in memory only."""
 
     __tablename__ = "scheduled_attempts"
 

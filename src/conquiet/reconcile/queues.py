@@ -1,4 +1,4 @@
-"""Queues that live outside the process, as the intake and the scheduler see them."""
+"""Queues outside the process, adapted to what the intake and the scheduler use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Stream(Protocol):
 
 
 class JobStoreQueue:
-    """A `conquiet.jobs` store. An attempt is in it once: a second enqueueing of the same changes nothing."""
+    """A queue of a job store. An attempt is enqueued once: enqueueing it again changes nothing."""
 
     def __init__(
         self, store: _Store, queue: str = "reconciliation", *, priorities: Mapping[str, int] = _PRIORITIES
@@ -56,11 +56,11 @@ class JobStoreQueue:
                 correlation_id=job.correlation_id,
             )
         except DuplicateJobError:
-            pass  # it is there, or was: if it failed for good it waits for a person, as all jobs do
+            pass  # it is enqueued, or was; if it has failed, it waits for a person as every failed job does
 
 
 class StreamQueue:
-    """A `RedisStreamsQueue`. Streams know neither priorities nor delays: `RetryScheduler(look_ahead_seconds=0)`."""
+    """A `RedisStreamsQueue`. Streams have no priorities and no delays: use `RetryScheduler(look_ahead_seconds=0)`."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream

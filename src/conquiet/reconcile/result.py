@@ -1,4 +1,4 @@
-"""What an attempt needs to know, how it ended, and how that is told: log lines, a span, metrics."""
+"""The case of an attempt, its result, and how the result is reported: log records, a span, metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 class ReconciliationResult(NamedTuple):
-    """How an attempt ended. `applied` is False if it had been recorded before, and nothing was changed now."""
+    """How an attempt ended. `applied` is False if it was recorded before and nothing was changed."""
 
     report_id: int
     attempt: int
@@ -57,7 +57,7 @@ def start_span(report_id: int, attempt: int, correlation_id: str | None) -> Any:
 
 
 def say(result: ReconciliationResult, correlation_id: str | None) -> None:
-    """After the commit: what is said has happened."""
+    """Log and count a result; called after the commit."""
     fields = {
         "report_id": result.report_id,
         "attempt": result.attempt,

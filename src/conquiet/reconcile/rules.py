@@ -37,7 +37,7 @@ MAX_CLAIM: Final = 2**63 - 1  # what a BIGINT holds, in both databases and in Sp
 
 
 class Status(StrEnum):
-    """What a report turned out to be."""
+    """The verdict on a report."""
 
     MATCHED = "MATCHED"
     DISCREPANCY_LOW = "DISCREPANCY_LOW"
@@ -49,7 +49,7 @@ class Status(StrEnum):
 
 
 class Level(StrEnum):
-    """How grave a discrepancy is. A report without one (matched, missing, incomplete) has no level."""
+    """How severe a discrepancy is. Reports without one (matched, missing, incomplete) have no level."""
 
     LOW = "LOW"
     MEDIUM = "MEDIUM"
@@ -168,7 +168,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class RiskRules:
-    """Claims that are suspicious before anybody looked: their reports go first."""
+    """Claims that are suspicious by themselves: reports with such claims are judged first."""
 
     clicks_per_view_above: float = 0.35
     min_views: int = 100
@@ -180,7 +180,7 @@ class RiskRules:
     def __post_init__(self) -> None:
         _number("RiskRules.clicks_per_view_above", self.clicks_per_view_above, 0)
         _number("RiskRules.conversions_per_click_above", self.conversions_per_click_above, 0)
-        # At least 1: they are divided by.
+        # At least 1: they are divisors.
         _whole("RiskRules.min_views", self.min_views, 1, MAX_CLAIM)
         _whole("RiskRules.min_clicks", self.min_clicks, 1, MAX_CLAIM)
 
@@ -213,7 +213,7 @@ _ALERTS = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Everything there is to set. Shares are fractions: 0.05 is 5 %."""
+    """All settings. Shares are fractions: 0.05 is 5 %."""
 
     growth_per_hour: float = (
         0.01  # what a post may have grown, or the platform may lag, per hour since submission

@@ -1,8 +1,8 @@
-"""Attempts that are to be made later, and those a crash forgot: from the database into a queue.
+"""Moves scheduled attempts, and those that a crash has left behind, from the database to a queue.
 
-The table `scheduled_attempts` is an outbox. `RetryScheduler` takes rows that nobody has taken, hands each to the queue
-with what is left of its delay, and commits. If it dies before the commit they are taken again, and an attempt that is
-delivered twice is applied once; if it died after, a process's own queue forgot them, and `resume` gives them back.
+The table `scheduled_attempts` is an outbox. `RetryScheduler` takes rows that nobody has taken, enqueues each with the rest
+of its delay, and commits. If it dies before the commit, the rows are taken again; an attempt that is delivered twice is
+applied once. If it dies after the commit, an in-process queue loses the attempts, and `resume` schedules them again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _REPORTS, _SCHEDULED = table_of(AffiliateReport), table_of(ScheduledAttempt)
 def resume(
     session_factory: Callable[[], Session], now: datetime | None = None, *, overdue_seconds: float = 0.0
 ) -> int:
-    """On start: schedule every report that has neither a final verdict nor an attempt waiting. How many there were.
+    """On start: schedule every report without a final verdict and without a waiting attempt; returns how many.
 
-    That is what was stored and never enqueued, or enqueued into the memory of a process that is gone. A retry keeps
-    its due time. What other live processes hold in their queues is scheduled too, and applied once all the same.
+    These were stored and never enqueued, or were in the memory of a process that has ended. A retry keeps its due time.
+    Attempts in the queues of other running processes are scheduled, too, and still applied once.
 
-    With `overdue_seconds`, only those whose next attempt should have been made so long ago: for a look now and then.
+    With `overdue_seconds`, only reports whose next attempt is overdue by that much: for a check from time to time.
     """
     with session_factory() as session:
         connection = session.connection()
@@ -54,16 +54,16 @@ def resume(
 
 
 def schedule_attempt(session: Session, report_id: int, attempt: int, due_at: datetime) -> None:
-    """Leave an attempt to the scheduler; nothing changes if it is scheduled already."""
+    """Schedule an attempt; nothing changes if it is scheduled already."""
     values = {"report_id": report_id, "attempt": attempt, "due_at": due_at, "enqueued_at": None}
     insert_or_ignore(session.connection(), _SCHEDULED, values)
 
 
 class RetryScheduler:
-    """Hands scheduled attempts to a queue, each once, in the order in which they are due.
+    """Enqueues scheduled attempts, each once, in the order in which they are due.
 
-    `look_ahead_seconds` leaves those that are due later in the database: 0 for queues that cannot delay. `run_once` may
-    be called by several processes at a time, and twice: what one has taken no other takes.
+    With `look_ahead_seconds`, attempts that are due later stay in the database; 0 is for queues without delays. Several
+    processes may call `run_once` at the same time: each attempt is taken by one of them.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RetryScheduler:
         self._stopped = threading.Event()
 
     def run_once(self, now: datetime | None = None) -> int:
-        """Enqueue all that waits, or as much as the queue takes; how many it was."""
+        """Enqueue all waiting attempts, or as many as the queue accepts; returns how many."""
         now = now or utc(self._clock.time())
         total = 0
         while True:
@@ -96,9 +96,9 @@ class RetryScheduler:
                 return total
 
     def run(self, interval_seconds: float = 5.0) -> None:
-        """`run_once` again and again until `stop`. A database that is away is asked again at the next turn.
+        """Call `run_once` repeatedly until `stop`. If the database is unavailable, the next turn tries again.
 
-        Now and then it looks for reports that are long overdue: a worker may have failed to write what it found.
+        From time to time it looks for reports that are long overdue: a worker may have failed to record an attempt.
         """
         looked_at = self._clock.monotonic()
         while not self._stopped.is_set():
@@ -119,12 +119,12 @@ class RetryScheduler:
             self._clock.wait(self._parker, interval_seconds)
 
     def stop(self) -> None:
-        """End `run`. Any thread, any signal handler."""
+        """End `run`. May be called from any thread or signal handler."""
         self._stopped.set()
         self._parker.wake()
 
     def _batch(self, now: datetime) -> tuple[int, bool]:
-        """Hand over one batch: how many it was, and whether that is all for now."""
+        """Enqueue one batch; returns how many, and whether that is all for now."""
         enqueued = 0
         with self._session_factory() as session:
             connection = session.connection()
@@ -140,7 +140,7 @@ class RetryScheduler:
                     extra={"event": "scheduler_held_back"},
                 )
             finally:
-                session.commit()  # what was handed over stays taken, whatever happened to the next
+                session.commit()  # what was enqueued stays taken even if the next one failed
         return enqueued, is_over
 
     def _waiting(self, connection: Connection, now: datetime) -> Any:
@@ -153,12 +153,12 @@ class RetryScheduler:
         )
         if self._look_ahead is not None:
             waiting = waiting.where(_SCHEDULED.c.due_at <= now + self._look_ahead)
-        if connection.dialect.name == "postgresql":  # two schedulers share the work instead of waiting
+        if connection.dialect.name == "postgresql":  # so that two schedulers share the work
             waiting = waiting.with_for_update(of=_SCHEDULED, skip_locked=True)
         return waiting
 
     def _hand_over(self, connection: Connection, row: Any, now: datetime) -> bool:
-        # Whoever changes the row has it. On SQLite another may have done so since it was read.
+        # Updating the row takes it. On SQLite another process may have taken it since it was read.
         key = {"of_report": row.report_id, "number": row.attempt}
         if connection.execute(_TAKE, key | {"now": now}).rowcount != 1:
             return False
@@ -192,7 +192,7 @@ _GIVE_BACK = _SCHEDULED.update().where(_KEY).values(enqueued_at=null())
 
 
 def _forgotten(connection: Connection, now: datetime, overdue_seconds: float) -> Any:
-    """Every unfinished report's next attempt, as a row that waits. One that was taken waits again."""
+    """Inserts the next attempt of every unfinished report as waiting; one that was taken waits again."""
     waits = (
         select(_SCHEDULED.c.report_id)
         .where(

@@ -1,4 +1,4 @@
-"""All of it in one process: the HTTP intake, the queue, the workers and the scheduler, around one database."""
+"""Reconciliation in one process: HTTP intake, queue, workers and scheduler on one database."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _log = logging.getLogger("conquiet.reconcile")
 class ReconciliationService:
     """`with ReconciliationService(dsn, fetcher): …`, or give its `app` to an ASGI server, which starts and stops it.
 
-    The queue is memory; the database has everything. Whatever a stop or a crash leaves undone is found at the next
-    start.
+    The queue is in memory; the database has everything. Attempts that a stop or a crash leaves undone are found at the
+    next start.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ReconciliationService:
         self._started = False
 
     def start(self) -> None:
-        """Find what was left undone, then begin. A service runs once."""
+        """Schedule what was left undone, then start. A service can be started once."""
         if self._started:
             raise ReconcileConfigError("this service was started before: make another one")
         self._started = True
@@ -80,7 +80,7 @@ class ReconciliationService:
         self._scheduling.start()
 
     def stop(self) -> None:
-        """Take nothing more, finish what is ready, at most for `stop_seconds`; the rest is for the next start."""
+        """Accept nothing more and finish what is ready, for at most `stop_seconds`; the rest is done after the next start."""
         self.queue.shutdown()
         self.scheduler.stop()
         if self._started:

@@ -42,14 +42,14 @@ class PlatformUnavailable(TransactionException):
 class ReconciliationTask(ConsumerTask):
     """One transaction is one attempt: a `ReconciliationJob`, or its payload.
 
-    A platform that does not answer is asked again within the attempt, by the retry policy of `process`. When that is
-    used up, the exception handler records the attempt as missing data. The transaction has then failed for the engine,
-    and may be delivered once more; that delivery finds the attempt recorded, and succeeds. Of refused credentials and
-    open breakers nothing is expected: they are recorded at once.
+    A platform that does not answer is asked again within the attempt, by the retry policy of `process`. After the last
+    retry the exception handler records the attempt as missing data. The transaction has then failed for the engine and
+    may be delivered again; that delivery finds the attempt recorded and succeeds. Refused credentials and open breakers
+    are recorded at once, since asking again would not help.
 
-    A job that carries its report whole, as those of the Spark pipeline do, needs none in the database: it is taken over.
+    A job that carries its whole report, as those of the Spark pipeline do, needs no report in the database: it is stored.
 
-    What is no job, and a report that does not exist, is a BUSINESS failure: asked for again, it would be no different.
+    A payload that is not a job, and a report that does not exist, are BUSINESS failures: a retry would not help.
     """
 
     span_payload_fields: Sequence[str] = ("affiliate_report_id", "attempt", "correlation_id")

@@ -1,6 +1,6 @@
-"""Trust in affiliates: a ledger of whole hundredths, added up and clamped only when it is read.
+"""Trust in affiliates: a ledger of whole hundredths, summed and clamped when it is read.
 
-Clamping at every event would make the score depend on their order, and two workers have none.
+Clamping at every event would make the score depend on the order of events, which is not fixed between workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEDGER = table_of(TrustEntry)
 
 
 def trust_score(session: Session, affiliate_id: str, rules: Rules = DEFAULT_RULES) -> float:
-    """From 0 to 1; 0.5 for an affiliate of whom nothing is known."""
+    """From 0 to 1; 0.5 for an unknown affiliate."""
     return trust_hundredths(session, affiliate_id, rules) / 100
 
 
@@ -49,7 +49,7 @@ def record_trust(
     now: datetime,
     rules: Rules,
 ) -> int:
-    """Enter the event of an attempt, once; its delta in hundredths."""
+    """Enter the event of an attempt, once; returns its delta in hundredths."""
     delta = rules.trust.deltas[event]
     insert_or_ignore(
         connection,

@@ -1,4 +1,4 @@
-"""What the rules say about one report. Pure functions, and exact: the Spark path must come to the same bits.
+"""Applies the rules to one report. Pure functions, and exact: the Spark path computes the same bits.
 
 Every number is an IEEE double and every operation stands alone, in this order, for each metric:
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Metrics(NamedTuple):
-    """What was claimed, or observed. None: the platform did not say."""
+    """Claimed or observed numbers. None: the platform did not give this one."""
 
     views: int | None
     clicks: int | None
@@ -68,7 +68,7 @@ class Verdict(NamedTuple):
 
 
 class Claims(Protocol):
-    """A report, as far as risk is concerned."""
+    """The part of a report that decides its risk."""
 
     @property
     def claimed_views(self) -> int: ...
@@ -153,7 +153,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def elapsed_hours(submitted_at: datetime, observed_at: datetime) -> float:
-    """Hours from submission to observation; not to "now", so that a replay comes to the same verdict."""
+    """Hours from submission to observation, not to "now": a replay gives the same verdict."""
     return float((observed_at - submitted_at) // _MICROSECOND) / 3_600_000_000.0
 
 
@@ -178,7 +178,7 @@ def retry_at(
 def alert_for(
     status: Status, level: Level | None, has_retry: bool, rules: Rules = DEFAULT_RULES
 ) -> AlertRule | None:
-    """The rule by which an attempt that ended so raises an alert."""
+    """The rule by which an attempt with this end raises an alert; None if it raises none."""
     for rule in rules.alerts:
         if (
             rule.status is status

@@ -1,4 +1,4 @@
-"""Taking reports in: checked, counted, stored, enqueued, in that order. HTTP is left to `intake.py`.
+"""Taking reports in: checked, counted, stored, enqueued, in that order. HTTP is in `http.py`.
 
 A report is stored before it is enqueued. If the queue refuses it then, its first attempt is left to the scheduler;
 if the process dies in between, `resume` finds it. What was answered with "accepted" is never lost.
@@ -36,7 +36,7 @@ class Accepted(NamedTuple):
     report_id: int
     priority: str
     correlation_id: str | None
-    is_new: bool  # False: the same report came before, under the same key
+    is_new: bool  # False: the same report was received before under the same key
 
 
 class IntakeDesk:
@@ -67,7 +67,7 @@ class IntakeDesk:
     def submit(
         self, payload: Mapping[str, Any], correlation_id: str | None = None, key: str | None = None
     ) -> Accepted:
-        """Take a report in. Raises `ReportRefusedError` or `IntakeBusyError`; then nothing was stored."""
+        """Accept a report. If it raises `ReportRefusedError` or `IntakeBusyError`, nothing was stored."""
         now = utc(self._clock.time())
         report = Submission.from_payload(payload, now, self._platforms)
         self._check_queue()
@@ -88,10 +88,10 @@ class IntakeDesk:
         return dict(self._queue.snapshot()) if isinstance(self._queue, PriorityDelayQueue) else {}
 
     def _check_queue(self) -> None:
-        """Before anything is stored: a flood must not fill the database either."""
+        """Before anything is stored, so that a flood of reports does not fill the database."""
         queue = self._queue
         if not isinstance(queue, PriorityDelayQueue):
-            return  # it lives outside, and has no bound that we know of
+            return  # a queue outside the process, whose limit is not known here
         state = queue.snapshot()
         if state["shutdown"]:
             raise IntakeBusyError(
@@ -118,7 +118,7 @@ class IntakeDesk:
                 session.rollback()
                 before = self._found(session, report, key)
                 if before is None:
-                    raise  # it was no second coming
+                    raise  # not a report that was received before
                 return before
 
     def _found(self, session: Session, report: Submission, key: str | None) -> Accepted | None:
@@ -130,7 +130,7 @@ class IntakeDesk:
             return None
         same = all(
             getattr(row, name) == getattr(report, name) for name in report.__slots__ if name != "submitted_at"
-        )  # submitted_at may have been left out, and is then the time of the first coming
+        )  # without submitted_at, it is the time at which the report was first received
         if not same:
             raise KeyReusedError(
                 f"that key was used before, for report {row.id}, with other content", "Idempotency-Key"
@@ -142,7 +142,7 @@ class IntakeDesk:
         left = ""
         try:
             self._queue.enqueue(job, priority=accepted.priority, delay_seconds=0.0)
-        except ConquietError as error:  # full or shut down since we looked, or away
+        except ConquietError as error:  # full, shut down or unavailable since the check
             left = f", and left to the scheduler: {redact(str(error))}"
             with self._session_factory() as session:
                 schedule_attempt(session, accepted.report_id, 1, now)

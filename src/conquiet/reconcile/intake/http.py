@@ -60,7 +60,7 @@ def create_app(
     max_body_bytes: int = 64 * 1024,
     lifespan: Any = None,
 ) -> Starlette:
-    """The app. It authenticates nobody: put it behind something that does."""
+    """The app. It has no authentication: put it behind a proxy that has."""
     desk = IntakeDesk(session_factory, queue, platforms=platforms, rules=rules, clock=clock)
     intake = _Intake(desk, session_factory, max_body_bytes)
     return Starlette(
@@ -115,7 +115,7 @@ class _Intake:
         report_id = request.path_params["report_id"]
         found = (
             await run_in_threadpool(self._report, report_id) if report_id <= MAX_CLAIM else None
-        )  # beyond, no database has such an id
+        )  # larger ids exist in no database
         if found is None:
             raise HTTPException(404, f"there is no report {report_id}"[:80])
         return JSONResponse(found)

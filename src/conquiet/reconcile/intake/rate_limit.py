@@ -1,4 +1,4 @@
-"""How often each affiliate may hand in a report."""
+"""How often each affiliate may submit a report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait_for(self, affiliate_id: str) -> float:
-        """Take a token and return 0; or, if there is none, the seconds until there is."""
+        """Take a token and return 0; or return the seconds until there is one."""
         now = self._clock.monotonic()
         with self._lock:
             full_at = max(now, self._full_at.pop(affiliate_id, now))
             wait = full_at - now - self._tolerance
-            # Rounding must not cost a token: a nanosecond is no time.
+            # Less than a nanosecond is a rounding error and must not cost a token.
             is_free = wait <= 1e-9
             self._full_at[affiliate_id] = full_at + self._interval if is_free else full_at
             if len(self._full_at) > _MOST_TRACKED:
-                del self._full_at[next(iter(self._full_at))]  # a dict is in the order of the last visits
+                del self._full_at[next(iter(self._full_at))]  # the dict is ordered by last use
         return 0.0 if is_free else wait

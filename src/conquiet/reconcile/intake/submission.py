@@ -1,4 +1,4 @@
-"""A report as it is handed in: checked field by field, with the reason if it is refused."""
+"""A submitted report, checked field by field; a refusal names the field and the reason."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _checked_time(value: object, now: datetime) -> datetime:
 
 
 def _shown(value: object) -> str:
-    """What came in a field's place. A text is not shown: it may be a secret, and answers are logged on their way."""
+    """The value that was found. A text is not shown: it may be a secret, and responses are logged."""
     match value:
         case str():
             return f"a text of {len(value)} characters"

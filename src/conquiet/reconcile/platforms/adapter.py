@@ -18,14 +18,14 @@ __all__ = ["AdapterRegistry", "Observation", "PlatformAdapter"]
 
 
 class Observation(NamedTuple):
-    """What a platform says. `observed_at` is when it counted, if it tells; otherwise the time of the answer."""
+    """A platform's numbers. `observed_at` is when it counted them or, if it does not say, when it answered."""
 
     metrics: Metrics
     observed_at: datetime | None = None
 
 
 class PlatformAdapter(ABC):
-    """Asks one platform, once: no retries, no breaker. Used from several threads at a time."""
+    """Asks one platform once, without retries or breaker. Several threads use it at the same time."""
 
     @abstractmethod
     def fetch(self, post_id: str) -> Observation:
@@ -48,7 +48,7 @@ class AdapterRegistry:
         return tuple(sorted(self._classes))
 
     def register(self, name: str, adapter_class: type[PlatformAdapter]) -> None:
-        """Make a class available under `name`. A class, given by code: a string is refused."""
+        """Register a class under `name`. The name of a class is refused: nothing is imported by name."""
         given: object = adapter_class
         if not (isinstance(given, type) and issubclass(given, PlatformAdapter)):
             raise ReconcileConfigError(

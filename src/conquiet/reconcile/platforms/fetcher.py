@@ -1,4 +1,4 @@
-"""Asking platforms: through a circuit breaker each, with every failure as data."""
+"""Asks platforms, each through a circuit breaker. Failures are returned, not raised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTHING = Metrics(None, None, None)
 
 
 class FetchError(StrEnum):
-    """Why there is no answer."""
+    """Why a platform gave no answer."""
 
     FETCH_ERROR = "fetch_error"
     RATE_LIMITED = "rate_limited"
@@ -42,7 +42,7 @@ class FetchError(StrEnum):
 
 
 class FetchOutcome(NamedTuple):
-    """What asking a platform led to. Without `error_code` the platform answered, perhaps with nothing."""
+    """The outcome of asking a platform. Without `error_code` it answered, possibly without numbers."""
 
     metrics: Metrics
     observed_at: datetime
@@ -107,7 +107,7 @@ class PlatformFetcher:
         """Ask the platform for a post, unless its breaker forbids it."""
         adapter = self._adapters.get(platform)
         if adapter is None:
-            # No breaker either: names that somebody invented must not fill the registry of breakers.
+            # No breaker, so that invented names do not fill the registry.
             known = ", ".join(self.platforms) or "none"
             return self._failed(
                 FetchError.FETCH_ERROR, f"there is no adapter for this platform; there are: {known}"
@@ -137,13 +137,13 @@ class PlatformFetcher:
         except PlatformError as error:
             return self._failed(FetchError.FETCH_ERROR, str(error))
         except Exception as error:  # noqa: BLE001 - one platform's adapter must not fail the worker
-            # A fault of the adapter. To the report it is one more way of having no data; to us it is a bug.
+            # A bug in the adapter. For the report it means missing data; it is logged as an error.
             _log.exception("the adapter of %s raised what adapters may not raise", platform)
             return self._failed(FetchError.FETCH_ERROR, f"the adapter raised {type(error).__qualname__}")
         return FetchOutcome(metrics, observed_at or self._now())
 
     def _failed(self, code: FetchError, detail: str, retry_after: float | None = None) -> FetchOutcome:
-        # As every database can hold it: no NUL, no lone surrogates, not endless; and no passwords.
+        # Storable in every database: no NUL, no lone surrogates, limited in length; and no passwords.
         text = redact(detail)[:1_024].replace("\0", "").encode("utf-8", "replace").decode()
         return FetchOutcome(NOTHING, self._now(), code, text, retry_after)
 
@@ -152,7 +152,7 @@ class PlatformFetcher:
 
 
 def _check(metrics: Metrics, observed_at: datetime | None) -> None:
-    """What an adapter of somebody's own returns goes into the verdict and the database."""
+    """Check what a user's adapter returns before it reaches the verdict and the database."""
     for name, value in zip(METRIC_NAMES, metrics, strict=True):
         if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
             raise PlatformError(f"the adapter returned {name} that are no count")
@@ -160,6 +160,6 @@ def _check(metrics: Metrics, observed_at: datetime | None) -> None:
         return
     if observed_at.tzinfo is None:
         raise PlatformError("the adapter returned an observed_at without a zone")
-    # Times at the very ends of the calendar have no counterpart in other zones, and are no times of observation.
+    # Times at the ends of the calendar cannot be converted to other zones and are not real observations.
     if not 1 < observed_at.year < 9999:
         raise PlatformError("the adapter returned an observed_at of a year that is none of ours")

@@ -37,7 +37,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 class HttpAdapter(PlatformAdapter):
-    """`timeout_seconds` is for the whole fetch once connected, and for the connecting; a slow drip does not pass it."""
+    """`timeout_seconds` limits connecting, and then the whole fetch, even if the server sends byte by byte."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class HttpAdapter(PlatformAdapter):
         try:
             url = urlsplit(base_url)
             port = url.port
-            # As browsers do: what a request cannot hold goes percent-encoded, and what is so already stays.
+            # As browsers do: characters that a request cannot contain are percent-encoded; existing escapes stay.
             path, query = (quote(part, safe="%/?:@!$&'()*+,;=~[]") for part in (url.path, url.query))
-        except (ValueError, TypeError, AttributeError):  # whose texts quote pieces of it: a password, perhaps
+        except (ValueError, TypeError, AttributeError):  # their texts may quote a password
             raise ReconcileConfigError("base_url is no URL: its host or its port cannot be read") from None
         if url.scheme not in ("http", "https") or not url.hostname or impossible_host(url.hostname):
             raise ReconcileConfigError("base_url must be http://… or https://… with a host")
@@ -107,11 +107,11 @@ class HttpAdapter(PlatformAdapter):
         line = connection.sock
         overdue = threading.Event()
 
-        def cut() -> None:  # whatever the other side does, the read in progress ends
+        def cut() -> None:  # ends the read in progress
             overdue.set()
             _shut(line)
 
-        # A socket's own time limit starts anew with every byte that drips in.
+        # The timeout of a socket starts again with every byte received.
         watchdog = threading.Timer(self._timeout, cut)
         watchdog.daemon = True
         watchdog.start()

@@ -1,4 +1,4 @@
-"""A platform that does not exist, for samples and tests: seeded, with the faults that real ones have."""
+"""A simulated platform for samples and tests: seeded, with the faults of real ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SimulatedAdapter(PlatformAdapter):
         self._clock = clock
         self._faults = random.Random(f"{seed} faults")
         self._lock = threading.Lock()
-        self._minute = (0, 0)  # which one, and how many calls there were in it
+        self._minute = (0, 0)  # the minute, and the number of calls in it
         self.calls = 0
 
     def fetch(self, post_id: str) -> Observation:
@@ -70,7 +70,7 @@ class SimulatedAdapter(PlatformAdapter):
         return Observation(self._shown(post_id))
 
     def truth(self, post_id: str) -> Metrics:
-        """What the post really has, all three numbers: what an honest affiliate would claim."""
+        """All three true numbers of a post: what an honest affiliate would claim."""
         if self._posts is not None:
             return self._posts.get(post_id, Metrics(None, None, None))
         draw = random.Random(f"{self._seed} {post_id}")
@@ -87,7 +87,7 @@ class SimulatedAdapter(PlatformAdapter):
         )
 
     def _over_the_limit(self) -> float:
-        """Seconds to wait, if this call is one too many in its minute."""
+        """Seconds to wait if this call exceeds the limit of its minute."""
         if self._calls_per_minute is None:
             return 0.0
         now = self._clock.time()

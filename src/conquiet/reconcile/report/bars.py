@@ -1,4 +1,4 @@
-"""The bars of a report, as inline SVG; its curves are in `report_curves`. They know nothing of what is plotted.
+"""The bars of a report, as inline SVG; its curves are in `curves.py`. This module knows nothing of what is plotted.
 
 All are 560 units wide, which is about as wide as they are shown: text keeps its size. Colours are classes of the style
 sheet. Labels are given as plain text and escaped here.

@@ -1,4 +1,4 @@
-"""From Spark's tables to the figures of a report. What comes to the driver is bounded by what can be looked at."""
+"""From Spark's tables to the figures of a report. What reaches the driver is limited to what a page can show."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _QUEUES: Final = 6
 
 _STATUSES: Final = {status: status.value.lower() for status in Status}
 _COUNTS: Final = ("reports", "judged_again", "pending", *_STATUSES.values())
-_NOTHING: Final = Row(**dict.fromkeys(_COUNTS, 0))  # of no verdicts Spark makes no sum
+_NOTHING: Final = Row(**dict.fromkeys(_COUNTS, 0))  # Spark gives no row for a sum over no verdicts
 _BY_AFFILIATE, _BY_PLATFORM, _BY_NOTHING = 0b01, 0b10, 0b11
 _CONTESTED: Final = (Status.AFFILIATE_OVERCLAIMED, Status.DISCREPANCY_HIGH)
 
@@ -100,7 +100,7 @@ class _Found(NamedTuple):
 
 
 def _found(verdicts: DataFrame) -> _Found:
-    """In one go over the verdicts, with the number of platforms and of affiliates as `groups` in their rows."""
+    """In one pass over the verdicts, with the number of platforms and of affiliates as `groups` in their rows."""
     contested = sum((f.col(_STATUSES[status]) for status in _CONTESTED), f.lit(0))
     # The number of a grouping has a bit for each key that it does without.
     sums = (

@@ -74,16 +74,16 @@ class TimesRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """Job history. A part that is empty was not given."""
+    """Job history. Empty parts were not given."""
 
     times: tuple[TimesRow, ...] = ()
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # how many attempts ended how
+    outcomes: Mapping[str, int] = field(default_factory=dict)  # number of attempts by outcome
     queues: tuple[QueueStats, ...] = ()  # `store.stats()`
 
 
 @dataclass(frozen=True, slots=True)
 class ReportFigures:
-    """Everything in a report. What is None or empty is said to be missing, not drawn.
+    """Everything in a report. A part that is None or empty is shown as missing.
 
     `platforms` and `affiliates` are those worth showing, the first the most; `other_platforms` are the rest together.
     `lost` is how many entries of the queue were gone before they were read: the source knows, the outputs do not.

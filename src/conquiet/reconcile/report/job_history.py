@@ -61,11 +61,11 @@ ATTEMPT_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {"queue": "string", "outcome": "string", "attempts": "bigint"}
 )
 
-_AT_ONCE: Final = 50_000  # attempts that are written together: Spark's effort per write is seen no more
+_AT_ONCE: Final = 50_000  # attempts per write: the fixed cost of a write in Spark is then negligible
 _HANDLED: Final = (
     "succeeded",
     "failed",
-)  # an attempt that was released or lost its lease says nothing of the work
+)  # an attempt that was released or lost its lease does not show how long the work takes
 _ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 _Row = tuple[Any, ...]  # in the order of ATTEMPTS
 
@@ -121,7 +121,7 @@ def job_times(attempts: DataFrame) -> DataFrame:
 
 
 def attempt_outcomes(attempts: DataFrame) -> DataFrame:
-    """How many attempts ended how, per queue: the columns of ATTEMPT_OUTCOMES."""
+    """The number of attempts by queue and outcome: the columns of ATTEMPT_OUTCOMES."""
     counts = _checked(attempts).groupBy("queue", "outcome").agg(f.count("*").alias("attempts"))
     return stated(counts, ATTEMPT_OUTCOMES)
 

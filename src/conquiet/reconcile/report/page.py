@@ -16,12 +16,12 @@ from conquiet.reconcile.report.text import counted, cut, day, named, number, per
 
 __all__ = ["report_html", "write_report"]
 
-# Should anything ever slip into the page, a browser still loads and runs nothing.
+# A second line of defence: whatever gets into the page, a browser loads and runs nothing.
 _NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(path: str | os.PathLike[str], figures: ReportFigures) -> Path:
-    """Write the report to `path` on this machine; its readers see the old file or the new one, never a part."""
+    """Write the report to `path`; readers see the old file or the new one, never a part of it."""
     target = Path(path)
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -71,7 +71,7 @@ def _headline(figures: ReportFigures) -> list[tuple[str, str, str, str]]:
     alerts = sum(alert.count for alert in figures.alerts)
     critical = sum(alert.count for alert in figures.alerts if alert.severity == "critical")
     rows = total.reports + figures.quarantine
-    good = "good" if rows else ""  # of nothing at all, nothing is good
+    good = "good" if rows else ""  # without reports, nothing is marked as good
     cards = [
         (
             "Reports judged",

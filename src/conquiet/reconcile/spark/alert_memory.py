@@ -1,8 +1,8 @@
-"""Which alerts a stream has raised: a set of (report_id, status), kept as Parquet in the checkpoint.
+"""The alerts that a stream has raised: a set of (report_id, status), kept as Parquet in the checkpoint.
 
-Each micro-batch adds a run of its own. When there are many of the same rank they are merged to one of the next, so
-that after a million micro-batches some dozens of folders have to be read. A run counts from the moment it is
-complete, and a key in two runs does no harm: whoever is killed here, at any point, leaves a set that is right.
+Each micro-batch adds a run. When there are many runs of one rank, they are merged into one of the next rank, so that
+after a million micro-batches only some dozens of folders have to be read. A run counts once it is complete, and a key may
+be in two runs: a driver that is killed at any point leaves a correct set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AlertMemory"]
 
 _KEY = ["report_id", "status"]
 _SCHEMA = "report_id BIGINT, status STRING, raised_at TIMESTAMP, batch BIGINT"
-_FITS_AN_EXECUTOR = 1_000_000  # keys: some 50 MB
+_FITS_AN_EXECUTOR = 1_000_000  # keys: about 50 MB
 
 
 class _Run(NamedTuple):
@@ -35,15 +35,15 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AlertMemory:
-    """`remember` is for how long, as Spark writes it: `7 days`. What is older is forgotten."""
+    """Alerts are remembered for `remember`, an interval such as `7 days`."""
 
     folder: str
     remember: str
     many: int = 16
-    """Runs of the same rank: they are merged."""
+    """How many runs of the same rank are merged."""
 
     def unraised(self, alerts: DataFrame, number: int, as_of: datetime, *, at_most: int) -> DataFrame:
-        """Those of `alerts`, so many `at_most`, that no micro-batch before `number` has raised."""
+        """The `alerts` that no micro-batch before `number` has raised. There are `at_most` so many alerts."""
         spark = alerts.sparkSession
         runs = self._complete(spark)
         if not runs:
@@ -51,11 +51,11 @@ class AlertMemory:
         raised = self._read(spark, runs).where((f.col("batch") < number) & self._is_remembered(as_of))
         wanted = alerts.select(*_KEY)
         if at_most <= _FITS_AN_EXECUTOR:
-            wanted = f.broadcast(wanted)  # what was raised, the longer of the two, stays where it is
+            wanted = f.broadcast(wanted)  # so that the larger side, the raised alerts, is not shuffled
         return alerts.join(raised.join(wanted, _KEY, "left_semi"), _KEY, "left_anti")
 
     def add(self, alerts: DataFrame, number: int, as_of: datetime) -> None:
-        """Remember what micro-batch `number` has raised."""
+        """Remember the alerts that micro-batch `number` has raised."""
         spark = alerts.sparkSession
         now, batch = f.lit(as_of).alias("raised_at"), f.lit(number).cast("bigint").alias("batch")
         self._write(alerts.select(*_KEY, now, batch), _Run(0, number))
@@ -63,7 +63,7 @@ class AlertMemory:
         while len(runs := [run for run in self._complete(spark) if run.rank == rank]) >= self.many:
             merged = self._read(spark, runs).where(self._is_remembered(as_of))
             self._write(merged, _Run(rank + 1, runs[-1].newest))
-            for run in runs:  # the newest last: as long as some are left, the merged one has all of them
+            for run in runs:  # the merged run contains all of them, so a crash in between does no harm
                 remove(spark, self._path(run))
             rank += 1
 

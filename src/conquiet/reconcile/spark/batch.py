@@ -35,7 +35,7 @@ _ATTEMPT = ["report_id", "attempt"]
 
 
 class ReconcileOutputs(NamedTuple):
-    """What follows from the reports. Lazy, and each computed by itself; `save_outputs` writes all of them at once.
+    """The outputs as DataFrames. Each is computed separately when used; `save_outputs` computes and writes all at once.
 
     verdicts    one per (report_id, attempt)
     trust       the changes of trust, in whole hundredths: at most one per (report_id, attempt)
@@ -52,14 +52,14 @@ class ReconcileOutputs(NamedTuple):
 
 
 class JudgedOutputs(ReconcileOutputs):
-    """The same, and what they are cut from: who writes several of them computes that once."""
+    """The outputs with the judged rows they are selected from, so that these can be computed once for all."""
 
     rows: DataFrame
     as_of: datetime
 
     @property
     def alerts_of_attempts(self) -> DataFrame:
-        """Not only the first of each (report_id, status), as in `alerts`, but of every attempt."""
+        """The alerts of every attempt, not only the first of each (report_id, status) as in `alerts`."""
         return _having(self.rows, "alert").select(
             "report_id",
             "status",
@@ -71,7 +71,7 @@ class JudgedOutputs(ReconcileOutputs):
 
 
 class Judged(NamedTuple):
-    """Everything about the reports that could be judged, a row for each; and what could not be."""
+    """A row for each report that could be judged, and the rows that could not."""
 
     rows: DataFrame
     bad_reports: DataFrame
@@ -100,14 +100,14 @@ def reconcile_batch(
 def judged_reports(
     reports: DataFrame, metrics: DataFrame, rules: Rules, as_of: datetime, *, unique_reports: bool = False
 ) -> Judged:
-    """The same, before it is cut into tables."""
+    """Check and judge, before the outputs are selected."""
     all_reports = checked_reports(checked_columns(reports, REPORTS, "reports"), as_of)
     all_metrics = checked_metrics(checked_columns(metrics, METRICS, "metrics"))
     good_reports = all_reports.where(f.col("reason").isNull()).select(*REPORTS)
     good_metrics = all_metrics.where(f.col("reason").isNull()).select(*METRICS)
     if not unique_reports:
         good_reports = _once_each(good_reports)
-    # A hash table of the posts in each partition: both sides would have to be sorted otherwise.
+    # A hash join: a sort-merge join would have to sort both sides.
     newest = _newest(good_metrics, as_of).hint("shuffle_hash")
     return Judged(
         judged(good_reports.join(newest, _POST, "left"), rules, as_of),
@@ -117,7 +117,7 @@ def judged_reports(
 
 
 def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> JudgedOutputs:
-    """The tables that are cut from the judged reports."""
+    """The outputs, selected from the judged reports."""
     now = f.lit(as_of)
     verdicts = rows.select(
         "report_id",
@@ -176,19 +176,21 @@ def moment_of(as_of: datetime | None) -> datetime:
 
 
 def _once_each(reports: DataFrame) -> DataFrame:
-    """One row per (report_id, attempt). If they differ the earliest counts, so that any order gives the same one."""
+    """One row for each (report_id, attempt). If rows differ, the earliest counts, whatever order they come in."""
     others = [name for name in REPORTS if name not in (*_ATTEMPT, "submitted_at")]
     order = Window.partitionBy(*_ATTEMPT).orderBy("submitted_at", *others)
-    # Not by row_number: Spark sorts for that before the shuffle, too, which only pays where most rows are repeated.
+    # Not row_number: Spark would sort before the shuffle, too, which pays only if most rows are duplicates.
     before = f.lag("report_id").over(order)
     return reports.withColumn("_before", before).where(f.col("_before").isNull()).drop("_before")
 
 
 def _newest(metrics: DataFrame, as_of: datetime) -> DataFrame:
-    """The last observation of each post. Rows of the same moment are one observation, the largest numbers of which
-    count: whichever order they come in. Numbers, not structs, are aggregated: only those fit Spark's hash aggregate.
+    """The last observation of each post. Rows of the same moment are one observation with the largest of their numbers,
+    whatever order they come in. Aggregates numbers and not structs, which Spark's hash aggregate does not support.
     """
-    known = metrics.where(f.col("observed_at") <= f.lit(as_of)).repartition(*_POST)  # by which all steps go
+    known = metrics.where(f.col("observed_at") <= f.lit(as_of)).repartition(
+        *_POST
+    )  # every step uses this partitioning
     moments = known.groupBy(*_POST, "observed_at").agg(*(f.max(name).alias(name) for name in METRIC_NAMES))
     latest = (f.max_by(name, "observed_at").alias(name) for name in METRIC_NAMES)
     return moments.groupBy(*_POST).agg(*latest, f.max("observed_at").alias("observed_at"))

@@ -1,4 +1,4 @@
-"""A batch of reports while it runs: what Spark has read so far, and what came of the reports in the end."""
+"""Progress of a batch: what Spark has read so far and, at the end, what was written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TOLD_MS = 10_000
 def show_batch(
     outputs: ReconcileOutputs, name: str = "reconciliation", *, terminal: bool = True
 ) -> Iterator[ReconcileOutputs]:
-    """Write the outputs that this gives inside the block: they are the same, and counted.
+    """Write the outputs that this returns inside the block: they are the same, but counted.
 
-    While it runs, a terminal shows what Spark is at. At the end a line tells verdicts and quarantine, on standard error if
-    `terminal`; metrics get the same. Everything that Spark does in this time is taken for this batch.
+    A terminal shows progress while the block runs. At the end a line on standard error, if `terminal`, shows verdicts and
+    quarantine, and the metrics are updated. Everything that Spark does meanwhile is attributed to this batch.
     """
     view = stderr_view() if terminal else None
     with shown(outputs, name, view) as tables:
@@ -79,7 +79,7 @@ def _watch(ended: threading.Event, look: Any, view: View, state: QueryState) -> 
 
 
 class _Work:
-    """What Spark has done since, stage by stage, from where Spark's own pages have it."""
+    """The stages that Spark has run since this was created, from the status store of Spark's own UI."""
 
     def __init__(self, spark: SparkSession) -> None:
         context: Any = spark.sparkContext
@@ -88,7 +88,7 @@ class _Work:
         self._stages: dict[int, _Stage] = {}
 
     def look(self) -> None:
-        """At those that run, and those that ran when we looked last."""
+        """Update the stages that run now, and those that ran at the last look."""
         numbers = {stage.stageId() for stage in _items(self._store.activeStages())}
         numbers |= {number for number, stage in self._stages.items() if not stage.over}
         for number in numbers:
@@ -129,11 +129,11 @@ class _Stage(NamedTuple):
 
 
 def _items(sequence: Any) -> Iterator[Any]:
-    """Of Scala's."""
+    """The items of a Scala sequence."""
     return (sequence.apply(place) for place in range(sequence.size()))
 
 
 def _wait_until_told(spark: SparkSession) -> None:
-    """Until Spark has told its listeners what has happened so far: the counts come by that way."""
+    """Wait until Spark has delivered all events to its listeners: the counts arrive that way."""
     context: Any = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty(_TOLD_MS)

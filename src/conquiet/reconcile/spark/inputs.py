@@ -1,7 +1,7 @@
 """Reports and platform metrics as DataFrames: their columns, checked, and readers for Parquet, JSON lines and CSV.
 
-A reader adds a column `_origin` that says where each row stood and, if it could not be understood, why: such rows are
-read like all others, and end in the quarantine.
+A reader adds a column `_origin` with the place of each row and, if the row could not be parsed, the reason. Such rows are
+read like all others and end up in quarantine.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ METRICS: Final[Mapping[str, type[DataType]]] = MappingProxyType(
 _CALLED: Final[Mapping[type[DataType], str]] = MappingProxyType(
     {IntegralType: "bigint", StringType: "string", TimestampType: "timestamp"}
 )
-_NAMES_OF_THINGS: Final = ("report_id", "attempt")  # numbers, but of no quantity
+_NAMES_OF_THINGS: Final = ("report_id", "attempt")  # numbers, but not quantities
 _CORRUPT: Final = "_corrupt"
-# With a zone: a time of day without one means another moment on every machine.
+# With a zone: a time without one is ambiguous.
 _TIME: Final = r"\A\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})\z"
 
 
@@ -77,7 +77,7 @@ def read_metrics(spark: SparkSession, path: str, format: str = "parquet") -> Dat
 
 
 def checked_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], name: str) -> DataFrame:
-    """`rows` with exactly these columns (and where they came from); or an error that names the first that is wrong.
+    """`rows` with exactly these columns and their origin; raises an error that names the first wrong column.
 
     `attempt` may be left out, or null: then it is 1. `enqueued_at` stays, where rows come from a queue.
     """
@@ -106,7 +106,7 @@ def json_rows(
     position: Column,
     keep: tuple[str, ...] = (),
 ) -> DataFrame:
-    """The JSON object of `text` as columns, with their origin; what does not fit is null, and the origin says why.
+    """The JSON object in `text` as columns, with their origin. Values that do not fit are null; the origin says why.
 
     Numbers must be JSON numbers and times texts with a zone, as at the intake. `keep` are columns that stay.
     """
@@ -190,7 +190,7 @@ def _refuse_missing(found: list[str], columns: Mapping[str, type[DataType]], nam
 
 
 def _split() -> Column:
-    """Spark reads text in splits and does not count its lines: the bytes among which the line stands."""
+    """The byte range of the split that the line is in: Spark does not count lines."""
     start, length = f.col("_metadata.file_block_start"), f.col("_metadata.file_block_length")
     return f.concat(f.lit("bytes "), start.cast("string"), f.lit("-"), (start + length).cast("string"))
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be judged: found by the rules of the intake, told apart with a reason, never dropped in silence."""
+"""Decides which rows cannot be judged, by the rules of the intake, and keeps them with the reason."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["REASON", "checked_metrics", "checked_reports", "quarantined"]
 
 REASON = "reason"
 _MAX_ATTEMPT = 2**31 - 1
-# In microseconds: a literal this old goes through Java's other calendar, which moves it by days.
+# In microseconds: as a literal, a time this old would be shifted by Java's Julian calendar.
 _FIRST_MOMENT = (datetime(1, 1, 2, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
     microseconds=1
 )
 
 
 def checked_reports(reports: DataFrame, as_of: datetime | None = None) -> DataFrame:
-    """`reports` and a column `reason`, null where a report keeps the rules. Nothing is submitted after `as_of`, if it is
-    given, or after it was enqueued.
+    """`reports` with a column `reason`, which is null for valid reports. A report submitted after `as_of`, if given, or
+    after it was enqueued, is not valid.
     """
     latest = f.lit(as_of).cast("timestamp")
     if ENQUEUED_AT in reports.columns:
-        latest = f.least(latest, f.col(ENQUEUED_AT))  # of those that are not null
+        latest = f.least(latest, f.col(ENQUEUED_AT))  # ignores nulls
     reasons = [
         _malformed(reports),
         f.when(f.col("report_id").isNull(), "report_id is missing"),
@@ -49,7 +49,7 @@ def checked_reports(reports: DataFrame, as_of: datetime | None = None) -> DataFr
 
 
 def checked_metrics(metrics: DataFrame) -> DataFrame:
-    """`metrics` and a column `reason`, null where a row can be what a platform says."""
+    """`metrics` with a column `reason`, which is null for valid rows."""
     reasons = [
         _malformed(metrics),
         *(reason for name in ("platform", "post_id") for reason in _name_reasons(name)),
@@ -60,9 +60,9 @@ def checked_metrics(metrics: DataFrame) -> DataFrame:
 
 
 def quarantined(checked: DataFrame, source: str) -> DataFrame:
-    """The rows with a reason: where they came from, what they were, and why they cannot be judged.
+    """The rows with a reason: their source and position, their raw text, and the reason.
 
-    A DataFrame that no reader of ours has read does not know its positions: they are null, and its name is `source`.
+    For a DataFrame that does not come from `read_reports` or `read_metrics`, positions are null and the source is `source`.
     """
     columns = [name for name in (*REPORTS, *METRICS) if name in checked.columns]
     whole_row = f.to_json(f.struct(*dict.fromkeys(columns)))
@@ -80,14 +80,14 @@ def _first(reasons: Sequence[Column]) -> Column:
 
 
 def _malformed(rows: DataFrame) -> Column:
-    """What the reader found wrong, before there were columns to check."""
+    """The reader's reason, for rows that could not be parsed into columns."""
     return f.col(f"{ORIGIN}.malformed") if ORIGIN in rows.columns else f.lit(None).cast("string")
 
 
 def _name_reasons(name: str) -> list[Column]:
     value = f.col(name)
     first = f.ascii(value)
-    # Only a text that begins with no visible ASCII character can be blank: the pattern is tried on few.
+    # A text that begins with a visible ASCII character is not blank, so the slow pattern runs on few rows.
     is_blank = ((first <= 32) | (first >= 127)) & value.rlike(r"(?U)\A[\s\x1c-\x1f]*\z")
     return [
         f.when(value.isNull(), f"{name} is missing"),

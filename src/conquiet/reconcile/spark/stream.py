@@ -1,11 +1,11 @@
 """Reconciliation as reports arrive: from a queue to tables of verdicts, trust, alerts, retries and quarantine.
 
-A micro-batch is judged once. What came out is put aside in one folder, which counts from the moment it is complete;
-tables and retry jobs are made from that folder. A batch that is replayed finds it and does the rest again, to the same
-folders and with the same job ids, so that nothing changes and nothing is there twice. The numbers of a later hour
-cannot make a half-finished batch contradict itself.
+A micro-batch is judged once. The judged rows are written to a folder of their own (`_aside`), which counts once it is
+complete; tables and retry jobs are made from it. A replayed batch finds the folder and repeats the rest, to the same
+folders and with the same job ids, so that nothing changes and nothing is duplicated, even if the metrics have changed in
+the meantime.
 
-What must happen once in all micro-batches is remembered in the checkpoint: (report_id, attempt) as Spark's own state,
+What must happen once across micro-batches is remembered in the checkpoint: (report_id, attempt) as Spark's own state,
 alerts in an `AlertMemory`.
 """
 
@@ -77,7 +77,7 @@ def reconcile_stream(
 
 
 def _keyed(parsed: DataFrame) -> DataFrame:
-    """What goes to the quarantine is like no other: a bad entry must not stand in the way of the good one after it."""
+    """Add the key for deduplication. Quarantined entries have unique keys, so that they do not suppress valid ones."""
     attempt = f.concat_ws("/", f.col("report_id"), f.coalesce("attempt", f.lit(1)))
     entry = f.concat(f.lit("entry "), f.col("id"))
     checked = checked_reports(parsed)
@@ -85,7 +85,7 @@ def _keyed(parsed: DataFrame) -> DataFrame:
 
 
 class _Aside(NamedTuple):
-    """What was judged of a micro-batch, read back from the folder where it was put aside."""
+    """The judged rows of a micro-batch, read back from its folder."""
 
     judged: DataFrame
     bad: DataFrame
@@ -95,7 +95,7 @@ class _Aside(NamedTuple):
 
 @dataclass
 class _Batches:
-    """What is done with each micro-batch."""
+    """Writes each micro-batch."""
 
     metrics: DataFrame | Callable[[], DataFrame]
     output: str
@@ -110,9 +110,9 @@ class _Batches:
         spark = rows.sparkSession
         self.query = query = self.query or _query_id(spark, self.checkpoint)
         aside = f"{self.output}/_aside/{query}-{number}"
-        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # it is in the commit log by now
+        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # the commit log has it by now
         if is_complete(spark, f"{aside}/judged"):
-            # Spark's memory of duplicates must still see them.
+            # Spark's deduplication must still see the rows.
             rows.write.format("noop").mode("overwrite").save()
             found = _recalled(spark, aside)
         else:
@@ -134,7 +134,7 @@ class _Batches:
     def _judge(self, rows: DataFrame, aside: str) -> _Aside | None:
         moment = moment_of(self.as_of() if self.as_of else None)
         metrics = self.metrics() if callable(self.metrics) else self.metrics
-        # Read twice, and what is remembered must be looked up once.
+        # Read twice, but deduplicated only once.
         rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             found = judged_reports(rows, metrics, self.rules, moment, unique_reports=True)
@@ -147,7 +147,7 @@ class _Batches:
         finally:
             rows.unpersist()
         bad_rows, judged_rows = bad.count(), judged.count()
-        if bad_rows is None or judged_rows is None:  # Spark would not tell
+        if bad_rows is None or judged_rows is None:  # Spark did not report them
             return _recalled(rows.sparkSession, aside)
         if bad_rows == judged_rows == 0:
             return None
@@ -161,7 +161,7 @@ class _Batches:
 
 
 def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
-    """None if there were no rows."""
+    """The judged rows of an earlier run of this batch; None if there were none."""
     judged, bad = (spark.read.parquet(f"{aside}/{name}") for name in ("judged", "quarantine"))
     moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
     micros = moments.agg(f.unix_micros(f.min(_JUDGED_AT))).collect()[0][0]
@@ -169,7 +169,7 @@ def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """It lives in the checkpoint: without that the same number is another batch, and must not replace this one."""
+    """The query id from the checkpoint: with another checkpoint, the same batch number is another batch."""
     row = spark.read.text(f"{checkpoint}/metadata").first()
     assert row is not None
     return str(json.loads(row[0])["id"])

@@ -1,7 +1,7 @@
-"""The rules as Spark SQL columns: what `conquiet.reconcile.verdict` computes, operation by operation, in the JVM.
+"""Judges reports in Spark SQL: the computation of `conquiet.reconcile.verdict`, operation by operation, in the JVM.
 
-Every number is a double, every literal a typed one, and the order of operations is that of the docstring of
-`verdict.py`: the results are the same bits.
+All numbers are doubles, all literals are typed, and the order of operations is that in the docstring of `verdict.py`: the
+results are the same bits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def judged(cases: DataFrame, rules: Rules, as_of: datetime) -> DataFrame:
     """`cases` with the verdict on each, its trust, its next attempt and its alert.
 
     A case is a report (`claimed_…`, `submitted_at`, `attempt`) and what was observed (`views`, `clicks`, `conversions`,
-    `observed_at`), all of it null if nothing was. The columns of the observation are gone afterwards. It goes step by
-    step: an expression that is used twice must be a column, or Spark computes it twice.
+    `observed_at`), which is null if nothing was observed. The columns of the observation are dropped. An expression that
+    is used twice is a column of its own, since Spark would compute it twice otherwise.
 
-    A filter on what comes out must also name the column `_barrier`, as `_barrier >= 0`, which is always true: Spark
-    would move the filter below all steps otherwise, with every step written out in it as often as it is used.
+    A filter on the result must also use the column `_barrier`, as in `_barrier >= 0`, which is always true: otherwise
+    Spark moves the filter below all steps and expands every step in it as often as it is used.
     """
     steps = cases.withColumn("allowance", _allowance(rules))
     steps = steps.withColumns({f"diff_{name}": _diff(name) for name in METRIC_NAMES})
@@ -58,7 +58,7 @@ def _allowance(rules: Rules) -> Column:
 
 
 def _diff(metric: str) -> Column:
-    """Null where nothing was observed."""
+    """Null if nothing was observed."""
     claim, observed = f.col(f"claimed_{metric}").cast(DoubleType()), f.col(metric).cast(DoubleType())
     upper, lower = observed * f.col("allowance"), observed / f.col("allowance")
     return (
@@ -70,7 +70,7 @@ def _diff(metric: str) -> Column:
 
 
 def _largest_of_them() -> Column:
-    return f.greatest(*(f.abs(f.col(name)) for name in _DIFFS))  # of those that are not null
+    return f.greatest(*(f.abs(f.col(name)) for name in _DIFFS))  # ignores nulls
 
 
 def _observed() -> Column:
@@ -93,7 +93,7 @@ def _status(rules: Rules) -> Column:
 
 
 def _missing_fields() -> Column:
-    """The names, in the order of the metrics. Without a gap, which is the rule, nothing is put together."""
+    """The names of missing metrics, in order. In the usual case, with none missing, no array is built."""
     names = f.array_compact(f.array(*(f.when(f.col(name).isNull(), f.lit(name)) for name in METRIC_NAMES)))
     none_missing = f.lit([]).cast(ArrayType(StringType()))
     return f.when(_observed() == len(METRIC_NAMES), none_missing).otherwise(names)
@@ -147,7 +147,7 @@ def _microseconds(span: timedelta) -> int:
 
 
 def _alert(rules: Rules) -> Column:
-    """A struct of kind and severity, null without an alert: the first rule that fits counts."""
+    """A struct of kind and severity by the first rule that fits; null if none does."""
     chosen = f.when(f.lit(False), _alert_of("", ""))
     for rule in rules.alerts:
         fits = f.col("status") == rule.status.value

@@ -1,4 +1,4 @@
-"""Where the tables of outputs are: PostgreSQL, by COPY, or a SQLite file on a local master. Nothing here knows Spark."""
+"""Outputs as tables of a database: PostgreSQL, by COPY, or a SQLite file on a local master."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputDatabase", "new_run", "output_database"]
 
-_LEFT_SECONDS = 86_400  # staging tables as old as this were left by a driver that was killed
+_LEFT_SECONDS = 86_400  # older staging tables were left by a driver that was killed
 
 
 class OutputDatabase(Protocol):
-    """It opens a connection in each call: Spark copies it to other processes in between."""
+    """It opens a connection in each call, since Spark copies it to other processes."""
 
     def prepare(self, run: str) -> None:
-        """Make the tables, if they are not there, and those that this run stages its rows in."""
+        """Create the tables if they do not exist, and the staging tables of this run."""
 
     def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
-        """On an executor: put rows aside; how many."""
+        """On an executor: stage rows; returns how many."""
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
-        """Enter what was staged, at least so many `rows` of each table, in one transaction."""
+        """Enter the staged rows, at least `rows` of each table, in one transaction."""
 
     def discard(self, run: str) -> None:
-        """Remove what was staged."""
+        """Remove the staged rows."""
 
 
 def new_run(name: str) -> str:
-    """The begin of its staging tables' names: when it began, and a name of its own."""
+    """The prefix of a run's staging tables: the time at which it began, and its name."""
     return f"{int(time.time())}_{name}"
 
 
@@ -71,7 +71,7 @@ class PostgresOutputs:
             connection.execute("SELECT pg_advisory_xact_lock(7305813)")
             for table in TABLES:
                 connection.execute(creation(table, _POSTGRES_TYPES))
-                # Unlogged: a crash of the server empties it, which is noticed when its rows are counted.
+                # Unlogged: a crash of the server empties it, which publishing notices by counting.
                 connection.execute(
                     f"CREATE UNLOGGED TABLE {staging_name(table, run)} (LIKE {table.full_name})"
                 )
@@ -93,7 +93,7 @@ class PostgresOutputs:
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
         with postgres_transaction(self.dsn, "publish") as connection:
-            # Of two runs with the same attempts the second must see what the first has entered.
+            # Of two runs with the same attempts, the second must see the rows of the first.
             connection.execute("LOCK TABLE conquiet_verdicts IN SHARE ROW EXCLUSIVE MODE")
             _publish(connection, run, rows)
 
@@ -104,7 +104,7 @@ class PostgresOutputs:
 
 @dataclass(frozen=True)
 class SqliteOutputs:
-    """SQLite has one writer at a time: a task takes the lock for each Arrow batch, not for as long as it runs."""
+    """SQLite has one writer at a time, so a task holds the write lock for one Arrow batch at a time."""
 
     file: SqliteFile
 
@@ -127,7 +127,7 @@ class SqliteOutputs:
         with self.file.open() as connection:
             for batch in batches:
                 columns = (
-                    # SQLite has no times: as SQLAlchemy writes them, in UTC and without a zone.
+                    # SQLite has no time type: as SQLAlchemy writes times, in UTC and without a zone.
                     (
                         column.cast(pa.timestamp("us")).cast(pa.string()) if kind == "time" else column
                     ).to_pylist()

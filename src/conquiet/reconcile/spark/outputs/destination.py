@@ -1,4 +1,4 @@
-"""The outputs of a batch, written: as Parquet, by day, or as tables of a database."""
+"""Saves the outputs of a batch, as Parquet by day or as tables of a database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _save_tables(outputs: JudgedOutputs, dsn: str, moment: datetime) -> None:
             "sqlite:// is a file, which executors elsewhere do not have: use it on a local master (local[*]) only, and "
             "postgresql://user:password@host/database on a cluster"
         )
-    # The first alert of a report may be of an attempt that is there already: which one enters is seen there.
+    # The first alert of a report may belong to an attempt that was entered before, so the database chooses.
     frames = outputs._asdict() | {"alerts": outputs.alerts_of_attempts}
     run = new_run(secrets.token_hex(4))
     database.prepare(run)
@@ -80,14 +80,14 @@ def _save_tables(outputs: JudgedOutputs, dsn: str, moment: datetime) -> None:
 
 
 def _staged(frame: DataFrame, database: OutputDatabase, table: OutputTable, run: str) -> int:
-    """How many rows are in staging now. A task that is repeated may have put its rows there before: they count once."""
+    """Stage a table; returns how many rows it has. Rows that a repeated task has staged twice count once."""
     counts = frame.mapInArrow(_Stage(database, table, run), "rows bigint").collect()
     return sum(count.rows for count in counts)
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """What Spark calls for each partition, on an executor."""
+    """Spark calls this for each partition, on an executor."""
 
     database: OutputDatabase
     table: OutputTable
@@ -102,7 +102,7 @@ class _Stage:
 
 @contextmanager
 def _computed_once(outputs: ReconcileOutputs) -> Iterator[None]:
-    """All tables are cut from the same rows, which are kept meanwhile."""
+    """Cache the judged rows while the outputs are written: all are selected from them."""
     rows = outputs.rows if isinstance(outputs, JudgedOutputs) else None
     if rows is None or rows.is_cached:
         yield

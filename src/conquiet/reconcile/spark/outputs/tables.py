@@ -1,8 +1,8 @@
-"""The tables of a database that outputs are written to: their columns, and what makes rows of staged ones.
+"""The database tables of outputs: their columns, and the statements that turn staged rows into rows.
 
-Rows come by way of staging tables, of one run each, and enter in one transaction. Who enters the verdict on an attempt
-applies what follows from it: trust, alerts and retries of attempts that were judged before are left out, even if this
-time the verdict was another one. So a replay changes nothing, and tables never contradict each other.
+Rows go to staging tables of one run first and enter the tables in one transaction. The run that enters the verdict on an
+attempt also enters its trust, alerts and retries; for attempts that were judged before, nothing is entered, even if the
+verdict differs this time. So a replay changes nothing, and the tables never contradict each other.
 """
 
 # ruff: noqa: S608 - the names are constants and a run's own
@@ -26,8 +26,12 @@ class OutputTable:
     name: str
     columns: Mapping[str, Kind]
     key: tuple[str, ...]
-    judged_attempt: str | None = None  # of which attempt a row is a consequence; none: of no attempt
-    first_by: str | None = None  # of rows with the same key the one that enters; none: they are all the same
+    judged_attempt: str | None = (
+        None  # the attempt that a row follows from, as SQL; None: it follows from no attempt
+    )
+    first_by: str | None = (
+        None  # of rows with the same key, the first by this column enters; None: they are alike
+    )
 
     @property
     def full_name(self) -> str:
@@ -114,7 +118,7 @@ TABLES: Final = (_VERDICTS, _TRUST, _ALERTS, _RETRIES, _QUARANTINE)
 
 
 def prepared(frame: DataFrame, table: OutputTable, as_of: datetime) -> DataFrame:
-    """An output as the rows of its table."""
+    """An output with the columns of its table."""
     if table is _QUARANTINE:
         frame = _with_ids(frame)
     if table is _VERDICTS:
@@ -130,9 +134,8 @@ def prepared(frame: DataFrame, table: OutputTable, as_of: datetime) -> DataFrame
 
 
 def _with_ids(quarantine: DataFrame) -> DataFrame:
-    """Each row with a name that it has again in a replay; lines that are the same are counted.
-
-    PostgreSQL's texts hold no NUL.
+    """Add an id that a row has again in a replay; identical rows are numbered. NUL, which PostgreSQL cannot store, is
+    replaced.
     """
     names = ["source", "position", "raw", "reason"]
     texts = quarantine.select(*(f.translate(name, "\0", "\ufffd").alias(name) for name in names))
@@ -150,7 +153,7 @@ def staged_count(table: OutputTable, run: str) -> str:
 
 
 def creation(table: OutputTable, types: Mapping[str, str]) -> str:
-    """The statement that creates the table, if it is not there."""
+    """The statement that creates the table if it does not exist."""
     not_null = set(table.key)
     columns = ", ".join(
         f"{name} {types[kind]}{' NOT NULL' if name in not_null else ''}"
@@ -160,9 +163,9 @@ def creation(table: OutputTable, types: Mapping[str, str]) -> str:
 
 
 def publication(run: str) -> Iterator[str]:
-    """The statements that make rows of what the run has staged, in their order; in both databases they are the same."""
+    """The statements that enter the staged rows of a run, in order; the same for both databases."""
     verdicts = staging_name(_VERDICTS, run)
-    # Staged rows may be there twice, if a task was repeated after its rows were in.
+    # A task that was repeated after it had staged its rows has staged them twice.
     yield (
         "CREATE TEMPORARY TABLE conquiet_fresh (report_id bigint, attempt bigint, PRIMARY KEY (report_id, attempt))"
     )

@@ -129,11 +129,11 @@ class Conquiet:
         )
 
     def run_job(self, job: Job, context: JobContext) -> None:
-        """The handler of a `JobWorker` of your own; in a child process, that of any."""
+        """Run the task of a job: the handler for a `JobWorker` of your own, and for every child process."""
         run_call(find_task(self._tasks, job), job, context)
 
     async def run_job_async(self, job: Job, context: JobContext) -> None:
-        """The handler of a `JobWorker` of your own with `isolation="async"`."""
+        """`run_job` for a `JobWorker` of your own with `isolation="async"`."""
         await run_call_async(find_task(self._tasks, job), job, context)
 
     @property

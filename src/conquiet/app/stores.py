@@ -27,7 +27,7 @@ class StoreOptions(TypedDict, total=False):
 
 
 class Stores:
-    """The store of an app: for threads one, and one for each event loop."""
+    """One store for all threads, and one for each event loop."""
 
     def __init__(self, dsn: str, options: StoreOptions) -> None:
         self._dsn = dsn

@@ -121,14 +121,13 @@ def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
 
 
 def run_call(task: Task[..., Any], job: Job, context: JobContext, limit: float | None = None) -> None:
-    """On a thread or in a process of its own. A coroutine has an event loop to itself, and is cancelled at `limit`."""
+    """Call the task on this thread. A coroutine gets an event loop of its own, and is cancelled after `limit` seconds."""
     args, kwargs = task.parameters.call(job.payload)
     token = CONTEXT.set(context)
     try:
         result: Any = task.function(*args, **kwargs)
-        if inspect.iscoroutine(
-            result
-        ):  # a plain function may give one too: a decorator around a coroutine function
+        # A plain function may return one too: a decorator around a coroutine function does.
+        if inspect.iscoroutine(result):
             _run_coroutine(lambda: _limited(result, limit))
     finally:
         CONTEXT.reset(token)
@@ -146,7 +145,7 @@ async def run_call_async(task: Task[..., Any], job: Job, context: JobContext) ->
 
 
 def _run_coroutine(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """To its end, in an event loop of its own: beside the one that runs here, if one does."""
+    """Run it to its end in an event loop of its own; on another thread, if a loop runs on this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -26,14 +26,14 @@ class _SettleFlows(_FetchFlows):
 
 
 class Fetches(_FetchFlows):
-    """For `ConsumerMixin`."""
+    """Methods for `ConsumerMixin`, of a source that is not told what became of its transactions."""
 
     def fetch_transactions(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return run(self.fetch(batch_size, **extra))
 
 
 class Settles(Fetches, _SettleFlows):
-    """... and it settles."""
+    """Methods for `ConsumerMixin`, of a source that settles."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:
         return run(self.settled(outcomes))
@@ -43,14 +43,14 @@ class Settles(Fetches, _SettleFlows):
 
 
 class AsyncFetches(_FetchFlows):
-    """For `AsyncConsumerMixin`."""
+    """Methods for `AsyncConsumerMixin`, of a source that is not told what became of its transactions."""
 
     async def fetch_transactions_async(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return await run_async(self.fetch(batch_size, **extra))
 
 
 class AsyncSettles(AsyncFetches, _SettleFlows):
-    """... and it settles."""
+    """Methods for `AsyncConsumerMixin`, of a source that settles."""
 
     async def settle_async(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:
         return await run_async(self.settled(outcomes))

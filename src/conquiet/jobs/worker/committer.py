@@ -1,4 +1,4 @@
-"""The end of leases: what the runners have finished is settled in batches, whatever the store does meanwhile."""
+"""Settles in batches what the runners have finished, and waits for a store that does not answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger("conquiet.jobs")
 
 T = TypeVar("T")
 
-# A worker that has nothing to do for so long is idle, which says nothing about its speed; a shorter time is what the
+# A worker without work for longer than this is idle, which says nothing about its speed. A shorter wait is what the
 # next claim takes.
 _IDLE_SECONDS = 0.1
-_RATE_SECONDS = 0.02  # over how long speed is measured: a worker that is quick should know it soon
+_RATE_SECONDS = 0.02  # over which speed is measured: short, so that a quick worker soon claims more
 
 
 @dataclass(slots=True)
@@ -80,9 +80,8 @@ class Committer:
         """A runner has finished with it. Any thread."""
         held.ended = ended
         self._done.append(held)
-        if (
-            not self._has_done.is_set()
-        ):  # waking costs as much as the rest; it is cleared before what is done is taken
+        # Waking costs as much as all the rest. The signal is cleared before what is done is taken, so none is missed.
+        if not self._has_done.is_set():
             self._has_done.set()
 
     def run(self) -> Flow[None]:
@@ -108,7 +107,7 @@ class Committer:
                 began, count = self._clock.monotonic(), 0
 
     def _settle(self, batch: list[Held]) -> Flow[None]:
-        """End the leases of a batch; an outage is waited for: what was done is settled after it, or refused."""
+        """End the leases of a batch. An outage is waited for: after it, results are settled, or refused as stale."""
         acks, nacks, releases = [], [], []
         for held in batch:
             ended = held.ended
@@ -151,7 +150,7 @@ class Committer:
                 self._discarded(held, error)
 
     def _settle_unknown(self, held: Held) -> Flow[None]:
-        """Its own transaction was committed or not; only this very lease can have written its attempt."""
+        """Find out whether its transaction was committed: only this lease can have written this attempt."""
         try:
             if (yield from self._is_settled(held, "succeeded")):
                 self._settled([held], "succeeded")

@@ -1,4 +1,4 @@
-"""One run of a worker: its queues in lanes, each with places of its own, side by side. Most workers have one lane."""
+"""The lanes of a worker: queues with places of their own run beside the others. Most workers have one lane."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _side_by_side(runs: Sequence[WorkerRun], until_idle: bool, wait_for_delayed:
 
 
 def _all_end(lanes: Sequence[Child[WorkerCounts]], runs: Sequence[WorkerRun] = ()) -> Flow[None]:
-    """Wait for all; where one breaks down, the others are stopped: a worker that serves half its queues is broken."""
+    """Wait for all lanes. If one fails the others are stopped: a worker must not go on with half its queues."""
     while left := [lane for lane in lanes if not lane.done]:
         yield Sleep(None, *(lane.finished for lane in left))
         if any(lane.done and lane.failure is not None for lane in left):

@@ -107,7 +107,7 @@ class WorkerRun:
         return self.counts
 
     def _break_down(self) -> None:
-        """Where one part breaks down the worker ends: the others would go on, and hold their jobs, for nothing."""
+        """If one part fails the worker ends: the other parts would hold their jobs for nothing."""
         _log.error("the worker ends: %r", self._crew.failure)
         self.stopping.set()
         self._nudge.set()
@@ -179,7 +179,7 @@ class WorkerRun:
         self._crew.add(taken)
 
     def _nothing_left(self, wait_for_delayed: bool) -> Flow[bool]:
-        """Whether that was all: a claim passes over what somebody has locked at that moment."""
+        """Whether that was all. An empty claim does not tell: it skips rows that somebody has locked."""
         due = yield from self._operations.backend.next_due(self._settings.queues)
         return due is None or (due > 0 and not wait_for_delayed)
 

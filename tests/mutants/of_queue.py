@@ -24,8 +24,8 @@ MUTANTS: list[Mutant] = [
         ("unhandled-ack",),
         (
             f"{CONSUMING}_handle",
-            "        raise\n    # Should this fail",
-            "        yield from self._operations.ack(message)\n        raise\n    # Should this fail",
+            "        raise\n    # If this fails",
+            "        yield from self._operations.ack(message)\n        raise\n    # If this fails",
         ),
     ),
     mutant(

@@ -1,4 +1,4 @@
-"""The effect core: logic is written once as flows, and driven on threads, on asyncio or on a virtual clock."""
+"""The effect core: logic is written once, as flows, and driven on threads, on asyncio or in virtual time."""
 
 from conquiet.flow.asyncio_driver import run_async
 from conquiet.flow.contexts import call_in

@@ -40,7 +40,7 @@ class _TaskDriver:
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._seen = task.cancelling()  # requests to the task before us, or delivered to the flow already
+        self._seen = task.cancelling()  # requests from before this driver, or already delivered to the flow
         self._owed = 0  # requests to the task that came during a shielded effect
         self._open = False  # suspended in an effect that a request may interrupt
         self._interrupted = False  # we cancelled our own task to end that suspension
@@ -54,8 +54,8 @@ class _TaskDriver:
             if self._cancel is not None:
                 self._cancel.remove_waker(self._on_request)
             if self._owed or self._task.cancelling() > self._seen:
-                # Asked during the last effect: the flow has ended as it has, and whoever awaits it is cancelled at
-                # its next suspension, as asyncio does it. A request must not be lost because we shielded.
+                # Requested during the last effect: the flow keeps its result, and the task that awaits it is cancelled
+                # at its next suspension, as asyncio does. A request must not be lost because an effect was shielded.
                 self._task.cancel()
                 self._task.uncancel()
 
@@ -89,13 +89,13 @@ class _TaskDriver:
                 steps.error = error
 
     async def _deliver_request(self) -> None:
-        """Raise `Cancelled` if somebody has asked for it and the flow has not been told yet."""
+        """Raise `Cancelled` if a request has not been delivered to the flow yet."""
         if self._owed:
             self._owed -= 1
             raise Cancelled
         if self._task.cancelling() > self._seen:
-            # Asked while this task was running, and asyncio holds the exception back until the next suspension;
-            # or the call swallowed it (before Python 3.12 asyncio.wait_for does, when it has just finished).
+            # Requested while this task was running: asyncio raises at the next suspension. Or the call swallowed
+            # it (before Python 3.12 asyncio.wait_for does, when it has just finished).
             self._seen = self._task.cancelling()
             await asyncio.sleep(0)
             raise Cancelled
@@ -130,7 +130,7 @@ class _TaskDriver:
         return inner.result()
 
     def _on_request(self) -> None:
-        """Somebody asked, on whatever thread. Our own task, if it asked itself, will look by itself."""
+        """A request was made, on any thread. If our own task made it, the task sees it without help."""
         if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is self._task:
             return
         with _open_loop(self._loop):
@@ -142,7 +142,7 @@ class _TaskDriver:
             self._task.cancel()
 
     def _forget_interrupt(self) -> None:
-        """The request was ours and is delivered: for those outside, the task was never cancelled."""
+        """The request came through `cancel` and is delivered: to its callers the task was never cancelled."""
         if self._interrupted:
             self._interrupted = False
             self._task.uncancel()
@@ -184,7 +184,7 @@ class _TaskDriver:
 
         def ended(task: asyncio.Task[None]) -> None:
             _TASKS.discard(task)
-            if not child.done:  # cancelled from outside before its first step: nobody else would tell
+            if not child.done:  # cancelled from outside before its first step, so that `drive` never ran
                 child.finish(None, Cancelled())
 
         task = self._loop.create_task(drive(), name=f"conquiet {effect.name}")
@@ -202,7 +202,7 @@ async def _limited(awaitable: Awaitable[Any], effect: Call) -> Any:
             value = await awaitable
     except TimeoutError:
         if not limit.expired():
-            raise  # the call's own
+            raise  # a TimeoutError of the call itself
     else:
         if not limit.expired():
             return value
@@ -213,7 +213,7 @@ async def _limited(awaitable: Awaitable[Any], effect: Call) -> Any:
 
 @contextmanager
 def _open_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A loop that has been closed has nobody left to wake; every other error is one."""
+    """Ignore that the loop is closed, because nothing waits on it any more; other errors are raised."""
     try:
         yield
     except RuntimeError:

@@ -30,7 +30,7 @@ def main() -> None:
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
     try:
         fn = _load_target(**json.loads(target))
-    except BaseException as error:  # it cannot be imported: the parent is told, and has no use for this child
+    except BaseException as error:  # the import failed: report it to the parent and end
         write_frame(connection, json.dumps({"error": _described(error)}).encode())
         return
     write_frame(connection, b"{}")
@@ -38,13 +38,13 @@ def main() -> None:
         request = requests.get()
         try:
             answer = json.dumps({"value": fn(*json.loads(request)["args"])}, allow_nan=False).encode()
-        except BaseException as error:  # whatever it was, the parent is told
+        except BaseException as error:  # anything the function raises is reported to the parent
             answer = json.dumps({"error": _described(error)}).encode()
         write_frame(connection, answer)
 
 
 def _receive(connection: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
-    """On a thread of its own, so that the end of the parent is noticed in the middle of a call."""
+    """Runs on its own thread, so that the end of the parent is noticed during a call."""
     try:
         while (request := read_frame(connection)) is not None:
             requests.put(request)

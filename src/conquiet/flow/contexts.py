@@ -1,4 +1,4 @@
-"""Calls in a context of their own: what they set in context variables is not there for the next."""
+"""Calls in a given context: what they set in context variables is not seen by other calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["call_in"]
 def call_in(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
     """`fn(*args)` in `context`; if that gives a coroutine, it runs in `context` too, in the same task.
 
-    It is begun at once: one that never waits has ended by then, and its value is given as that of any function.
+    The coroutine is started at once. If it never waits it has already ended, and its value is returned directly.
     """
     carry_fence(context)
     value = context.run(fn, *args)
@@ -30,7 +30,7 @@ def call_in(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
 
 @coroutine
 def _awaited(context: Context, running: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
-    """Await `running` in this task, but in `context`. (A task of its own would be cancelled and fail apart.)"""
+    """Await `running` in this task, but in `context`. (A separate task would be cancelled, and fail, separately.)"""
     while True:
         step: Callable[[Any], Any] = running.send
         try:

@@ -1,4 +1,4 @@
-"""A crew: a fixed number of flows that take items from one inbox, each one at a time, and their orderly end."""
+"""A crew: a fixed number of flows (runners) that take items from one inbox, and their orderly end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logging.getLogger("conquiet.flow")
 
 
 class Crew(Generic[Item]):
-    """`size` runners; `work(item)` is what each does with an item, and must not raise what is not a breakdown.
+    """`size` runners, each of which does `work(item)` with one item at a time. What `work` raises ends the crew.
 
-    Items are handed over in bulk. A runner that takes one while more are there wakes one other, and that one the
-    next: where the work does not wait for anything, a single runner empties the inbox and nobody else is woken.
+    Items are added in bulk. A runner that takes an item while there are more wakes one other runner, which wakes the
+    next. If the work never waits, a single runner empties the inbox and no other is woken.
     """
 
     def __init__(self, name: str, size: int, work: Callable[[Item], Flow[None]], clock: Clock) -> None:
@@ -33,11 +33,11 @@ class Crew(Generic[Item]):
         self._lock = threading.Lock()
         self._inbox: deque[Item] = deque()
         self._idle: deque[Signal] = deque()
-        self._called: Signal | None = None  # the runner that was woken and has not come for its item yet
+        self._called: Signal | None = None  # the runner that was woken and has not taken its item yet
         self._no_more = Signal()
         self._runners: list[Child[None]] = []
         self.failure: BaseException | None = None
-        self.broken = Signal()  # set with `failure`; whoever leads the crew ends it
+        self.broken = Signal()  # set together with `failure`; the leader of the crew then ends it
 
     def start(self) -> Flow[None]:
         for number in range(self._size):
@@ -52,14 +52,14 @@ class Crew(Generic[Item]):
             runner.set()
 
     def empty_inbox(self) -> list[Item]:
-        """Take back what no runner has taken."""
+        """Remove and return the items that no runner has taken."""
         with self._lock:
             items = list(self._inbox)
             self._inbox.clear()
         return items
 
     def part(self, part: Flow[None]) -> Flow[None]:
-        """`part`, whose failure is the crew's: where one part breaks down, the others would go on for nothing."""
+        """`part`, whose failure ends the whole crew: the others would work for nothing."""
         try:
             yield from part
         except Cancelled:
@@ -68,7 +68,7 @@ class Crew(Generic[Item]):
             self.break_down(error)
 
     def break_down(self, error: BaseException) -> None:
-        """`error` ends the crew; its leader raises it when everything has ended."""
+        """End the crew with `error`; its leader raises it when everything has ended."""
         _log.debug("%s ends: %r", self._name, error)
         if self.failure is None:
             self.failure = error
@@ -77,17 +77,17 @@ class Crew(Generic[Item]):
         self.broken.set()
 
     def finish(self, deadline: float | None, *wake: Signal) -> Flow[bool]:
-        """Let the runners empty the inbox and end, until `deadline` or a signal; whether all have ended."""
+        """Let the runners empty the inbox and end, until `deadline` or a signal. True if all have ended."""
         self._no_more.set()
         yield from all_end(self._runners, self._clock, deadline, *wake)
         return all(runner.done for runner in self._runners)
 
     def cut_off(self, grace: float) -> Flow[int]:
-        """Cancel the runners that are not done, wait `grace` seconds; how many were abandoned, on their threads."""
+        """Cancel the runners that are not done and wait `grace` seconds. Returns how many threads were abandoned."""
         self._no_more.set()
         late = [runner for runner in self._runners if not runner.done]
         for runner in late:
-            runner.cancel()  # a coroutine ends by that; a thread does not
+            runner.cancel()  # this ends a coroutine, but not a thread
         yield from all_end(late, self._clock, self._clock.monotonic() + grace)
         abandoned = [runner for runner in late if not runner.done]
         for runner in abandoned:
@@ -96,7 +96,7 @@ class Crew(Generic[Item]):
 
     @property
     def abandoned(self) -> int:
-        """How many runners were cut off and have not ended yet."""
+        """How many runners were abandoned and have not ended yet."""
         return sum(runner.abandoned and not runner.done for runner in self._runners)
 
     def _run(self) -> Flow[None]:

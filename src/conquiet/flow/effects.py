@@ -1,4 +1,4 @@
-"""What a flow may ask for: a call, a sleep, another flow beside it. Nothing else can block.
+"""Effects: a flow asks for a call, a sleep, or another flow beside it. Nothing else can block.
 
 A *flow* is a generator that holds the logic and yields effects; a *driver* performs them, on a thread
 (`run`), on asyncio (`run_async`) or on a virtual clock (`conquiet.testing.VirtualDriver`). The logic is
@@ -13,10 +13,10 @@ Rules that every driver keeps:
 
 - What a call raises, whatever it is (KeyboardInterrupt too), is thrown into the flow where it yielded.
 - A request to cancel throws `Cancelled` into the flow, once: at a sleep or an awaited call in progress, or at
-  the next effect. A call that has finished gives its result first: what happened is never hidden.
+  the next effect. A call that has finished delivers its result first.
 - A shielded effect is never interrupted; the request waits for the next effect that is not shielded.
-- A flow's children end before it does: they are cancelled and joined, and a child's failure that nobody looked
-  at is raised.
+- A flow's children end before it does: they are cancelled and joined, and a child's failure that nobody has
+  looked at is raised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Beside", "Call", "Cancellation", "Cancelled", "Child", "Effect", "Fl
 __all__ += ["Kept", "join", "kept", "shielded"]
 
 T = TypeVar("T")
-# `Cancelled` is asyncio's own class, so that a flow cannot tell (and need not) who cancelled it on which driver.
+# `Cancelled` is asyncio's own class, so that a cancellation looks the same on every driver.
 
 
 class Call:
     """Call `fn(*args)`; on asyncio an awaitable result is awaited. The flow gets the value or the exception.
 
-    `timeout` limits it (`CallTimeoutError`), as far as the driver can: a coroutine is cancelled, a thread is
+    `timeout` limits it (`CallTimeoutError`), as far as the driver can do that: a coroutine is cancelled, a thread is
     abandoned and fenced (`flow.isolation`). `shield` keeps a request to cancel away until it is done.
     """
 
@@ -55,7 +55,7 @@ class Call:
 
 
 class Sleep:
-    """Wait `seconds` (None: without end), or until one of the signals is set. True if a signal ended it."""
+    """Wait `seconds` (None: without limit), or until one of the signals is set. True if a signal ended it."""
 
     __slots__ = ("seconds", "shield", "wake")
 
@@ -83,7 +83,7 @@ Flow = Generator[Effect, Any, T]
 class Signal:
     """A flag that flows can sleep on. It may be set by any thread and by a signal handler.
 
-    Without a lock, for the signal handler's sake: `set` raises the flag before it looks for sleepers, and a
+    There is no lock, because a signal handler may call `set`: it raises the flag before it looks for sleepers, and a
     sleeper registers before it looks at the flag, so one of them always sees the other.
     """
 
@@ -122,7 +122,7 @@ class Cancellation:
         self._signal = Signal()
 
     def request(self) -> None:
-        """Ask the flow to end. Any thread."""
+        """Ask the flow to end. Safe from any thread."""
         self._requests.append(None)
         self._signal.set()
 
@@ -173,7 +173,7 @@ class Child(Generic[T]):
 
     @property
     def failure(self) -> BaseException | None:
-        """What it failed with, None if it returned, was cancelled or still runs. Looking is handling."""
+        """Its exception; None if it returned, was cancelled or still runs. Reading this counts as handling it."""
         self._looked = self._looked or self.done
         return None if isinstance(self._error, Cancelled) else self._error
 
@@ -189,7 +189,7 @@ class Child(Generic[T]):
         return not self._looked and self._error is not None and not isinstance(self._error, Cancelled)
 
     def finish(self, value: T | None, error: BaseException | None) -> None:
-        """For the drivers: it ended like this."""
+        """For the drivers: record how it ended."""
         self._value, self._error = value, error
         self.finished.set()
 
@@ -201,7 +201,7 @@ def join(child: Child[T], *, shield: bool = False) -> Flow[T]:
 
 
 def shielded(flow: Flow[T]) -> Flow[T]:
-    """`flow`, with every effect of it shielded: for cleanup that is a flow itself."""
+    """`flow` with all its effects shielded: for cleanup that is a flow itself."""
     step: Callable[[Any], Effect] = flow.send
     value: Any = None
     while True:

@@ -1,13 +1,13 @@
-"""Calls under a time limit, and what the limit really does to them.
+"""Calls under a time limit, and what happens to them at the limit.
 
 | the call runs on | when the time is up                                                          |
 | ---------------- | ---------------------------------------------------------------------------- |
-| a coroutine      | it is cancelled (the asyncio driver does that; nothing of it is here)        |
+| a coroutine      | it is cancelled (by the asyncio driver, not here)                             |
 | a thread         | nothing can stop it: it is *abandoned* – fenced, counted, bounded            |
 | a process        | the child process is killed (`conquiet.flow.process`): the only hard stop    |
 
-An abandoned call runs on, but for nobody: its result is discarded, and code that asks `current_fence().check()`
-before it acts for its caller is told so.
+An abandoned call runs on, but its result is discarded, and `current_fence().check()` raises in it: code that acts for
+a caller checks that first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def current_fence() -> Fence:
 
 
 def carry_fence(context: contextvars.Context) -> None:
-    """What runs in `context` from here on is fenced as this code is: a time limit holds in whatever context."""
+    """Give `context` the fence of the current call, so that its time limit holds in that context, too."""
     fence = _FENCE.get()
     if fence is not _OPEN and context.get(_FENCE) is not fence:
         context.run(_FENCE.set, fence)
@@ -72,7 +72,7 @@ def describe(fn: Callable[..., Any]) -> str:
 
 
 class ThreadCalls:
-    """Runs calls under a time limit on threads that are used again; `max_abandoned` bounds those that hang."""
+    """Runs calls under a time limit on reused threads; `max_abandoned` bounds those that hang."""
 
     def __init__(self, max_abandoned: int = 16) -> None:
         self.max_abandoned = max_abandoned
@@ -90,7 +90,7 @@ class ThreadCalls:
         """
         if (
             os.getpid() != self._pid
-        ):  # a fork has none of the threads that hang, and perhaps a lock held by one
+        ):  # a fork has none of the hanging threads, and perhaps a lock that one held
             self._pid, self._lock, self.abandoned = os.getpid(), threading.Lock(), 0
         if self.abandoned >= self.max_abandoned:
             raise AbandonedThreadsError(
@@ -105,7 +105,7 @@ class ThreadCalls:
             while not call.done and (left := deadline - clock.monotonic()) > 0:
                 clock.wait(call.parker, left)
         except BaseException:
-            call.abandon()  # Ctrl-C in the waiting thread: nobody will take the result
+            call.abandon()  # Ctrl-C in the waiting thread: nobody takes the result
             raise
         if call.abandon():
             raise CallTimeoutError(
@@ -121,7 +121,7 @@ class ThreadCalls:
 
 
 class _TimedCall:
-    """One call and the race for it: either it ends first, or its caller gives it up; the lock decides."""
+    """One call. Either it ends first or its caller gives it up; the lock decides which."""
 
     __slots__ = (
         "_abandoned",

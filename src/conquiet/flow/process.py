@@ -1,8 +1,8 @@
-"""Calls in child processes: the isolation that can really be stopped.
+"""Calls in child processes, which can be stopped at any time.
 
 A child is a fresh interpreter that imports the function by its name and gets its arguments as JSON, so nothing
-is pickled and nothing is inherited; it is used again for the next call. At the time limit it is killed, with
-all that it had started itself.
+is pickled and nothing is inherited. It is reused for the next call. At the time limit it is killed, with all
+processes that it has started.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ProcessCalls:
             for child in children:
                 child.kill()
             await asyncio.wait((waiting,))
-            waiting.exception()  # that of the kill: the cancellation is what the caller hears
+            waiting.exception()  # the error from the kill is dropped: the caller gets the cancellation
             raise
 
     def _run(
@@ -109,7 +109,7 @@ class ProcessCalls:
             idle, self._idle = self._idle, []
             busy = list(self._busy)
         for child in busy:
-            child.kill()  # whoever waits for it disposes of it
+            child.kill()  # the thread that waits for it disposes of it
         for child in idle:
             child.dispose()
 
@@ -143,8 +143,8 @@ class _ChildProcess:
     def __init__(self, target: dict[str, Any]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # A session of its own: Ctrl-C on the terminal is the parent's business, and killing the group takes
-            # whatever the call had started with it.
+            # In its own session: Ctrl-C on the terminal reaches only the parent, and killing the group also ends
+            # what the call has started.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "conquiet.flow.child", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
@@ -161,7 +161,7 @@ class _ChildProcess:
         """The child's answer; None if it died. After TimeoutError, or any interrupt, it must not be used again."""
         self.usable = False
         if not self._ready:
-            # Starting an interpreter and importing the function is not the call's time.
+            # Starting the interpreter and importing the function does not count against the limit.
             loaded = self._answer(lambda: None)
             if loaded is None or "error" in loaded:
                 return loaded
@@ -171,7 +171,7 @@ class _ChildProcess:
         def left() -> float | None:
             return None if deadline is None else deadline - clock.monotonic()
 
-        self._socket.settimeout(left())  # not what the call before this one had left
+        self._socket.settimeout(left())  # the previous call has left its own limit on the socket
         try:
             write_frame(self._socket, request)
         except ConnectionError:
@@ -188,13 +188,13 @@ class _ChildProcess:
         return None if frame is None else json.loads(frame)
 
     def kill(self) -> None:
-        """End it and all that it started. Safe from any thread, also while another one waits in `ask`."""
+        """Kill it and all that it has started. Safe from any thread, even while another waits in `ask`."""
         self.usable = False
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
-                self._process.kill()  # it had not reached its own session yet
+                self._process.kill()  # it is not in its own session yet
 
     def dispose(self) -> None:
         self.kill()

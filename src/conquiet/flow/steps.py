@@ -18,9 +18,9 @@ T = TypeVar("T")
 class Steps(Generic[T]):
     """One flow being driven. The driver sets `value` or `error`, calls `resume`, performs `effect`, and so on.
 
-    This is the only place that resumes a flow, so the two traps are handled once: StopIteration means the end
-    only when it comes out of a flow that has ended, and an interrupt that strikes the driver between two
-    steps (Ctrl-C) finds the flow suspended and is thrown into it, never lost with the flow abandoned.
+    Flows are resumed only here, so two traps are handled once: StopIteration means the end only if the flow has
+    ended, and an interrupt (Ctrl-C) between two steps of the driver is thrown into the suspended flow, which is
+    never abandoned.
     """
 
     __slots__ = ("_children", "_error", "_flow", "_value", "effect", "error", "value")
@@ -44,13 +44,13 @@ class Steps(Generic[T]):
             return False
         except BaseException as raised:
             if inspect.getgeneratorstate(self._flow) is not inspect.GEN_CLOSED:
-                raise  # an interrupt beside the flow, which still waits: the driver throws it in
+                raise  # an interrupt outside the flow, which is still suspended: the driver throws it in
             self._error = raised
             return False
         return True
 
     def adopt(self, child: Child[Any]) -> None:
-        """A child was started: it ends with this flow. Those that are over and done with are forgotten."""
+        """A child was started: it ends with this flow. Children that have ended without an unseen failure are dropped."""
         if len(self._children) >= 64:
             self._children[:] = [old for old in self._children if not old.done or old.has_unseen_failure()]
         self._children.append(child)
@@ -58,17 +58,20 @@ class Steps(Generic[T]):
     def result(self) -> T:
         """How the flow ended: its value, or its exception raised."""
         if self._error is not None:
-            error, self._error = self._error, None  # no cycle of exception, traceback and frame
+            error, self._error = (
+                self._error,
+                None,
+            )  # avoids a reference cycle of exception, traceback and frame
             raise error
         return self._value  # type: ignore[return-value]
 
     def finish(self, child: Child[T]) -> None:
-        """Hand the end of this flow to the one that started it."""
+        """Tell the flow that started this one how it ended."""
         child.finish(self._value, self._error)
 
 
 def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
-    """`flow`, and then the end of whatever it started."""
+    """`flow`, followed by the end of its children."""
     try:
         value = yield from flow
     except BaseException as error:
@@ -81,7 +84,7 @@ def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
 
 
 def _end(children: list[Child[Any]]) -> Flow[list[Child[Any]]]:
-    """Cancel and join the children; those whose failure nobody has seen."""
+    """Cancel and join the children; returns those whose failure nobody has seen."""
     for child in children:
         if not child.done:
             child.cancel()

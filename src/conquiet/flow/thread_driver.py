@@ -38,7 +38,7 @@ def run(
 
 def _drive(steps: Steps[Any], cancel: Cancellation | None, clock: Clock, calls: ThreadCalls) -> None:
     while True:
-        # One `try` around the flow's step and the effect: whatever strikes, wherever, goes into the flow.
+        # One `try` around the step and the effect: whatever is raised in either is thrown into the flow.
         try:
             if not steps.resume():
                 return
@@ -76,13 +76,13 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
 
 
 def _sleep(effect: Sleep, cancel: Cancellation | None, clock: Clock) -> bool:
-    """Park until the time is up, a signal is set, or (unless shielded) somebody cancels."""
+    """Park until the time is up, a signal is set, or (unless shielded) the flow is cancelled."""
     parker = Parker()
     fired = False
 
     def wake() -> None:
         nonlocal fired
-        fired = True  # a signal that was set wakes, even if it is clear again when we look
+        fired = True  # a signal wakes the sleep even if it has been cleared again by the time we look
         parker.wake()
 
     interruptible = cancel is not None and not effect.shield

@@ -1,4 +1,4 @@
-"""Threads that are used again: starting one costs more than most of what runs on it."""
+"""Reused threads: starting one costs more than most of what runs on it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Job = Callable[[], None]
 
 
 class Threads:
-    """Runs each job at once on an idle thread, or on a new one; a thread idle for long ends.
+    """Runs each job at once, on an idle thread or a new one. Threads that stay idle end.
 
-    There is no limit here: whoever starts jobs bounds them. The threads are daemons, because a call that was
-    abandoned after its time limit must not keep the process from ending; flows join what they start.
+    There is no limit here: callers bound what they start. The threads are daemons, because an abandoned call must not
+    keep the process from ending; flows join what they start.
     """
 
     def __init__(self, idle_seconds: float = 10.0) -> None:
@@ -24,8 +24,8 @@ class Threads:
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[tuple[Job, str, int]]] = []
         self._busy: dict[int, int] = {}  # by the job's number; the thread that runs it, 0 until it begins
-        self.created = 0  # ever, for tests and benches: a hot path must not raise it
-        self.started = 0  # jobs, ever; each has this as its number
+        self.created = 0  # in total; tests and benches check that hot paths create none
+        self.started = 0  # jobs in total; also numbers them
         os.register_at_fork(after_in_child=self._forget_threads)
 
     def start(self, job: Job, name: str) -> None:
@@ -57,11 +57,11 @@ class Threads:
                     if inbox in self._idle:
                         self._idle.remove(inbox)
                         return
-                continue  # taken from the list just now: its job is on the way
+                continue  # just taken from the list: its job is about to arrive
             thread.name = f"conquiet {name}"
             self._busy[number] = ident
             job()
-            del job  # an idle thread holds on to nothing
+            del job  # an idle thread keeps no references
             thread.name = "conquiet idle"
             with self._lock:
                 self._busy.pop(number, None)  # unless this is a forked child, which has forgotten it

@@ -1,4 +1,4 @@
-"""Circuit breakers: a platform that fails is left alone for a while, then tried again with a few calls."""
+"""Circuit breakers: after repeated failures a platform is not called for a while, then tried with a few calls."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _log = logging.getLogger("conquiet.local")
 class BreakerState(StrEnum):
     CLOSED = "CLOSED"  # calls are allowed
     OPEN = "OPEN"  # calls are denied until the cooldown is over
-    HALF_OPEN = "HALF_OPEN"  # a few trial calls are allowed; the first to return decides
+    HALF_OPEN = "HALF_OPEN"  # a few trial calls are allowed; the first result decides
 
 
 _GAUGE = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
 
 
 class CircuitBreaker:
-    """Ask `allow()` before each call, and tell afterwards how it went. Threads may share it.
+    """Ask `allow()` before each call and record its result afterwards. Thread-safe.
 
     `failure_threshold` failures in a row open it for `open_cooldown_seconds`. Then `half_open_probe_count` trial
-    calls are allowed: a success closes it, a failure opens it again. A trial of which nothing is heard for a
-    cooldown counts no more, and another may take its place.
+    calls are allowed: a success closes it, a failure opens it again. A trial without a result after
+    one cooldown no longer counts, and another may take its place.
 
-    What is reported while it is open is the end of a call that began before, and changes nothing.
+    A result recorded while the breaker is open belongs to an earlier call and changes nothing.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class CircuitBreaker:
         )
         self.name = name
         self._clock = clock
-        self._lock = threading.RLock()  # reentrant: a log handler may look at the state
+        self._lock = threading.RLock()  # reentrant: a log handler may read the state
         self._state = BreakerState.CLOSED
         self._failures = 0  # in a row
-        self._rate_limits = 0  # of these
+        self._rate_limits = 0  # how many of these were rate limits
         self._opened_at = 0.0
-        self._probes: list[float] = []  # when each trial began that has not been heard of
+        self._probes: list[float] = []  # start times of the trials without a result
 
     @property
     def state(self) -> BreakerState:
@@ -81,19 +81,19 @@ class CircuitBreaker:
             return True
 
     def record_success(self) -> None:
-        """A call succeeded: the count of failures begins anew, and a trial closes the breaker."""
+        """A call succeeded: the failure count is reset, and a trial closes the breaker."""
         with self._lock:
             self._look_at_clock()
             if self._state is BreakerState.OPEN:
                 return
             if self._state is BreakerState.HALF_OPEN:
                 if not self._probes:
-                    return  # no trial is out: a call from before it opened
+                    return  # no trial is running: the result of a call from before it opened
                 self._enter(BreakerState.CLOSED)
             self._failures = self._rate_limits = 0
 
     def record_failure(self, rate_limited: bool = False) -> None:
-        """A call failed; a refusal by a rate limit counts as one."""
+        """A call failed; `rate_limited` says that a rate limit refused it."""
         with self._lock:
             self._look_at_clock()
             if self._state is BreakerState.OPEN:
@@ -134,7 +134,7 @@ class CircuitBreaker:
 
 
 class CircuitBreakerRegistry:
-    """A breaker per platform, made when it is first asked for, all with the same settings."""
+    """One breaker per platform, created on first use, all with the same settings."""
 
     def __init__(
         self,
@@ -144,12 +144,12 @@ class CircuitBreakerRegistry:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings = (failure_threshold, open_cooldown_seconds, half_open_probe_count, clock)
-        CircuitBreaker(*self._settings)  # refuses them now if they are wrong, not at the first platform
+        CircuitBreaker(*self._settings)  # checks the settings now, not at the first platform
         self._lock = threading.Lock()
         self._breakers: dict[str, CircuitBreaker] = {}
 
     def for_platform(self, name: str) -> CircuitBreaker:
-        """The breaker of this platform: always the same one."""
+        """The breaker of this platform; the same object every time."""
         if type(name) is not str or not name:
             raise LocalConfigError(f"a platform's name must be a non-empty str, not {name!r}")
         with self._lock:
@@ -161,13 +161,13 @@ class CircuitBreakerRegistry:
         return breaker
 
     def states(self) -> dict[str, BreakerState]:
-        """The state of every breaker there is, by platform."""
+        """The state of every breaker, by platform."""
         with self._lock:
             breakers = dict(self._breakers)
         return {name: breaker.state for name, breaker in breakers.items()}
 
     def reset(self) -> None:
-        """Forget all breakers: for tests, between one and the next."""
+        """Forget all breakers; for use between tests."""
         with self._lock:
             self._breakers.clear()
 

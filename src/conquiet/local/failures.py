@@ -1,4 +1,4 @@
-"""Failed jobs: one structured line in the log each, and the last of them where tests can look."""
+"""Failed jobs: one structured log record each, and the most recent ones in memory, for tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report_failure(item: QueueItem, error: BaseException, job_fields: Mapping[st
     with _lock:
         LAST_EXCEPTIONS.append({**told, "error": text, "type": name})
         del LAST_EXCEPTIONS[:-MAX_REMEMBERED]
-    # The traceback as text and not as exc_info, which would print a password that is in the exception's message.
+    # The traceback as redacted text: exc_info would print a password in the exception's message.
     where = redact("".join(traceback.format_exception(error, limit=-20))[-MAX_TEXT:])
     _log.error(
         "job failed: %scorrelation_id=%r priority=%s seq=%d error=%s: %s\n%s",
@@ -68,10 +68,10 @@ def report_failure(item: QueueItem, error: BaseException, job_fields: Mapping[st
 
 
 def error_text(error: BaseException, limit: int = MAX_TEXT) -> str:
-    """The exception's message: not endless, without passwords."""
+    """The exception's message, at most `limit` characters, without passwords."""
     try:
         text = str(error)
-    except Exception as unshowable:  # noqa: BLE001 - somebody's __str__ must not stop the worker
+    except Exception as unshowable:  # noqa: BLE001 - a failing __str__ must not stop the worker
         text = f"(its text cannot be shown: {type(unshowable).__qualname__})"
-    # Cut twice: a password that the second cut halves was whole, and so was found, before it.
+    # Cut twice, so that a password at the second cut was still whole when it was redacted.
     return redact(text[: limit + 512])[:limit]

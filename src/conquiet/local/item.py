@@ -1,4 +1,4 @@
-"""What the in-process queue hands out."""
+"""Items of the in-process queue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["QueueItem", "told_by"]
 class QueueItem(NamedTuple):
     """A job with its place in the queue.
 
-    A named tuple because nothing else that cannot be changed is made as fast. The times are wall time, to be
-    shown: if somebody sets the machine's clock, `ready_at` moves against it, and the delay stays what it was.
+    A named tuple, because no other immutable type is created as fast. The times are wall-clock times, for display: setting
+    the machine's clock does not change the delay.
     """
 
     job: Any
@@ -22,14 +22,14 @@ class QueueItem(NamedTuple):
     ready_at: datetime
     seq: int
 
-    def __repr__(self) -> str:  # a job may hold secrets, and a repr ends in logs
+    def __repr__(self) -> str:  # a job may hold secrets, and a repr may end up in logs
         return f"QueueItem({type(self.job).__name__}, {self.priority_label!r}, seq={self.seq})"
 
 
 def told_by(job: Any, name: str) -> Any:
-    """What `job` says of itself, for logs and spans; None if it has no such attribute, or cannot be asked.
+    """The attribute `name` of `job`, for logs and spans; None if it has none, or reading it fails.
 
-    Jobs are anybody's objects. One that fails at a look, as a row whose session is closed does, must not end a worker.
+    Jobs are arbitrary objects. One whose attribute raises (a row of a closed session, say) must not end a worker.
     """
     try:
         return getattr(job, name, None)

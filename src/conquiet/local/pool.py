@@ -16,8 +16,7 @@ __all__ = ["WorkerPool"]
 
 
 class WorkerPool:
-    """`size` workers that share `queue` and `handler`, which must be safe on several threads; each job has a
-    session of its own."""
+    """`size` workers that share `queue` and `handler`, which must be thread-safe. Each job gets its own session."""
 
     def __init__(
         self,
@@ -46,16 +45,16 @@ class WorkerPool:
         ]
 
     def start(self) -> None:
-        """Begin. A pool runs once."""
+        """Start the workers. A pool runs once."""
         try:
             for worker in self._workers:
                 worker.start()
         except BaseException:
-            self.request_stop()  # the machine has no more threads, say: those that did start end again
+            self.request_stop()  # no more threads available, say: stop those that did start
             raise
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Work off what is ready, then end, as `Worker.stop`; whether all have ended."""
+        """Process what is ready, then end, as `Worker.stop`. True if all have ended."""
         self.request_stop()
         return self.join(timeout)
 
@@ -65,14 +64,14 @@ class WorkerPool:
             worker.request_stop()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until all have ended, at most `timeout` seconds; whether they have."""
+        """Wait until all have ended, at most `timeout` seconds. True if they have."""
         deadline = None if timeout is None else monotonic() + timeout
         for worker in self._workers:
             worker.join(None if deadline is None else max(0.0, deadline - monotonic()))
         return not self.is_alive()
 
     def is_alive(self) -> bool:
-        """Whether any of them runs."""
+        """Whether any worker is running."""
         return any(worker.is_alive() for worker in self._workers)
 
     def __enter__(self) -> WorkerPool:

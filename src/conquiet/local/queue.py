@@ -1,4 +1,4 @@
-"""The in-process priority and delay queue. Its items live and die with the process."""
+"""The in-process priority and delay queue. Its items are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class QueueSnapshot(TypedDict):
     shutdown: bool
 
 
-# Of the ready heap: priority value, seq, due time, item, and the rest of the bucket that the item is the head of.
+# Entries of the ready heap: priority value, seq, due time, item, and the rest of the bucket whose head the item is.
 _Ready = tuple[int, int, float, QueueItem, Bucket | None]
 
 
 class PriorityDelayQueue:
-    """Hands out the item with the lowest priority value, then the earliest, of all whose delay is over.
+    """Hands out, of the items whose delay is over, the one with the lowest priority value, then the earliest.
 
-    Delays run on the clock's monotonic time, so setting the machine's clock neither hastens nor holds up an item.
+    Delays run on the clock's monotonic time, so setting the machine's clock does not affect them.
     """
 
     def __init__(self, settings: QueueSettings = QUEUE_SETTINGS, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings = settings
         self.clock = clock
-        # What every call needs, where it is found fastest: a plain dict, bound methods, plain numbers.
+        # Used by every call, so kept where access is fastest: a plain dict, bound methods, plain numbers.
         self._priorities = dict(settings.priorities)
         self._time, self._monotonic = clock.time, clock.monotonic
         self._max_in_memory, self._warn_depth = settings.max_in_memory, settings.warn_depth
-        # Reentrant: a signal handler may call `shutdown` or `snapshot` on top of a thread that holds it.
+        # Reentrant: a signal handler may call `shutdown` or `snapshot` on a thread that holds the lock.
         self._lock = threading.RLock()
         self._ready: list[_Ready] = []
         self._ready_size = 0
@@ -60,7 +60,7 @@ class PriorityDelayQueue:
         watch_queue(self, self._latency)
 
     def enqueue(self, job: Any, priority: str = "normal", delay_seconds: float = 0.0) -> QueueItem:
-        """Accept `job`, to be handed out after `delay_seconds`; a delay that is not above 0 is over already."""
+        """Accept `job`, to be handed out after `delay_seconds`; 0 or less means no delay."""
         try:
             value = self._priorities[priority]
         except (KeyError, TypeError):
@@ -90,7 +90,7 @@ class PriorityDelayQueue:
             if delay_seconds:
                 ready_at = utc(wall + delay_seconds)
                 due += delay_seconds
-            # What QueueItem(...) does, in half the time.
+            # Equivalent to QueueItem(...), in half the time.
             seq = next(self._seq)
             item = tuple.__new__(QueueItem, (job, priority, value, enqueued_at, ready_at, seq))
             if delay_seconds > 0:
@@ -100,7 +100,7 @@ class PriorityDelayQueue:
                 self._ready_size += 1
                 if self._waiters:
                     self._waiters.notify()
-        if depth + 1 == self._warn_depth:  # depth grows one by one: this is the moment of crossing
+        if depth + 1 == self._warn_depth:  # depth grows by one, so this is true once per crossing
             self._warn(depth + 1)
         return item
 
@@ -121,7 +121,7 @@ class PriorityDelayQueue:
         return self._wait(None if timeout is None else now + timeout, stop)
 
     def put_back(self, item: QueueItem) -> None:
-        """Return an item that was taken and not begun: to its old place, whatever the size or state of the queue."""
+        """Return an item that was taken and not begun to its old place, even if the queue is full or shut down."""
         with self._lock:
             heappush(self._ready, (item.priority_value, item.seq, self._monotonic(), item, None))
             self._ready_size += 1
@@ -132,7 +132,7 @@ class PriorityDelayQueue:
             self._warn(depth)
 
     def snapshot(self) -> QueueSnapshot:
-        """How many items there are; an item whose delay is over counts as ready."""
+        """Counts of the items; an item whose delay is over counts as ready."""
         with self._lock:
             self._promote(self._monotonic())
             ready, scheduled = self._ready_size, self._schedule.size
@@ -148,13 +148,13 @@ class PriorityDelayQueue:
         return self._ready_size + self._schedule.size
 
     def purge(self) -> int:
-        """Throw all items away: for tests, between one and the next. How many there were."""
+        """Discard all items; for use between tests. Returns how many there were."""
         with self._lock:
             gone = self._ready, self._schedule
             self._ready, self._schedule, removed = [], Schedule(), self.depth
             self._ready_size = 0
             self._waiters.notify_all()
-        del gone  # outside the lock: freeing millions of items takes its time
+        del gone  # outside the lock: freeing millions of items takes a while
         return removed
 
     def shutdown(self) -> None:
@@ -170,12 +170,12 @@ class PriorityDelayQueue:
             self._waiters.notify_earlier()
 
     def _promote(self, now: float) -> None:
-        """Make ready what is due. A bucket moves as one entry, whose head stands in the heap for all of it."""
+        """Make ready what is due. A bucket becomes one entry of the heap, sorted by its head."""
         if self._schedule.next_due > now:
             return
         for value, bucket in self._schedule.take_due(now):
             self._ready_size += len(bucket.items)
-            bucket.dues.reverse()  # from here on its head is at the end, where taking it is cheap
+            bucket.dues.reverse()  # its head is at the end now, where removing it is cheap
             bucket.items.reverse()
             head = bucket.items.pop()
             rest = bucket if bucket.items else None
@@ -232,7 +232,7 @@ class PriorityDelayQueue:
 
     def _hand_on(self) -> None:
         if self._shutdown and not self._ready_size and not self._schedule.size:
-            self._waiters.notify_all()  # the last item is gone: nobody will be given one any more
+            self._waiters.notify_all()  # the last item is gone: release all that wait
         else:
             self._waiters.hand_on(ready=self._ready_size > 0, scheduled=self._schedule.size > 0)
 

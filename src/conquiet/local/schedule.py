@@ -1,8 +1,8 @@
-"""Delayed items in the order of their due times, given back in the order in which they must be served.
+"""Delayed items by due time, returned in the order in which they must be served.
 
-An item that is due competes with all others that are due, by (priority, seq). With a heap by due time every one of
-them has to be taken out and sorted in before the first can be served; for a million at once that is a pause of
-seconds. Here they are kept so that a thousand move in one step (docs/decisions/0007).
+An item that is due competes with all others that are due, by (priority, seq). With a heap by due time, every
+one of them would have to be moved and sorted before the first can be served: a pause of seconds for a million items.
+Here a thousand move in one step (docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Schedule:
 class Timeline:
     """The delayed items of one priority: buckets that follow each other in time.
 
-    Two rules make it fast. Inside a bucket items stay in the order they came in, which is seq order: when all of
-    it is due it is a sorted run, whole. And buckets are halved only when they must be: when full, or when a part
-    is due and a part is not. (A quicksort that sorts as far as it is asked.)
+    Two rules make it fast. Inside a bucket items stay in the order of arrival, which is seq order: a bucket that is due
+    as a whole is already sorted. And buckets are halved only when necessary: when full, or when only a part is due.
+    (A quicksort that sorts only as far as needed.)
     """
 
     __slots__ = ("_buckets", "_starts")
 
     def __init__(self) -> None:
-        self._starts: list[float] = []  # of each bucket the earliest due time, ascending
+        self._starts: list[float] = []  # the earliest due time of each bucket, ascending
         self._buckets: list[Bucket] = []
 
     @property
@@ -77,7 +77,7 @@ class Timeline:
     def add(self, due: float, item: QueueItem) -> None:
         at = bisect_right(self._starts, due) - 1
         if at < 0 or (self._is_closed(at) and due != self._starts[at]):
-            at += 1  # the next bucket begins earlier from now on
+            at += 1  # it goes into the next bucket, which then begins earlier
             if at == len(self._buckets) or self._is_closed(at):
                 self._starts.insert(at, due)
                 self._buckets.insert(at, Bucket([due], [item], due))
@@ -107,14 +107,14 @@ class Timeline:
     def _is_closed(self, at: int) -> bool:
         """Whether bucket `at` takes items of its one due time only.
 
-        A large bucket that is due at one instant is never halved. If it took others, each would have to be
-        separated from it again, and that costs as much as the bucket is large.
+        A large bucket that is due at one instant is never halved. Other items would have to be separated from it again,
+        at a cost proportional to its size.
         """
         bucket = self._buckets[at]
         return self._starts[at] == bucket.end and len(bucket.dues) >= FULL // 2
 
     def _halve(self, at: int) -> None:
-        """Make two of a bucket with more than one due time, cut where half of it is due before."""
+        """Split a bucket with more than one due time at its median due time."""
         bucket = self._buckets[at]
         dues = sorted(bucket.dues)
         cut = bisect_left(dues, dues[len(dues) // 2]) or bisect_right(dues, dues[0])

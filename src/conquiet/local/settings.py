@@ -18,7 +18,7 @@ def _default_priorities() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`priorities` maps labels to values, the lower the sooner; past `max_in_memory` items enqueue is refused.
+    """`priorities` maps labels to values; lower values go first. At `max_in_memory` items, enqueue is refused.
 
     Reaching `warn_depth` items writes one line to the log.
     """
@@ -38,7 +38,7 @@ class QueueSettings:
                 raise LocalConfigError(
                     f"QueueSettings.priorities must map labels to ints, not {label!r} to {value!r}"
                 )
-        # A copy that nobody can change: a queue looks its labels up for as long as it lives.
+        # An immutable copy: queues rely on it for as long as they exist.
         object.__setattr__(self, "priorities", MappingProxyType(dict(priorities)))
         checked_int("QueueSettings.max_in_memory", self.max_in_memory, 1, error=LocalConfigError)
         checked_int("QueueSettings.warn_depth", self.warn_depth, 1, error=LocalConfigError)

@@ -1,16 +1,16 @@
-"""The threads that wait for an item: a condition variable whose waits are made on an injected clock.
+"""The threads that wait for an item: a condition variable that waits on an injected clock.
 
 One waiting thread is the *timekeeper*: it sleeps no longer than until the next delayed item is due, the others sleep
-until they are notified (or their own time is up). Nobody is woken for nothing, and no wake-up is lost, because at any
-time, if somebody waits,
+until they are notified (or their own time is up). No thread is woken in vain and no wake-up is lost, because
+at any time, if some thread waits,
 
-- and an item is ready, somebody is on the way: whoever is notified leaves the list, so that the next notification
-  reaches another thread;
-- and an item is delayed, somebody keeps the time or is on the way;
-- and whoever was on the way leaves, with an item, at its time limit or by an exception, it hands on: what is left to
-  do goes to the next one.
+- and an item is ready, some thread has been notified; it has left the list, so that the next notification reaches
+  another thread;
+- and an item is delayed, some thread is the timekeeper or has been notified;
+- and a notified thread leaves, with an item, at its time limit or by an exception, it notifies the next one if there
+  is something left to do.
 
-A thread that finds an item at once, without waiting, only takes from what there is, and breaks none of this.
+A thread that finds an item without waiting only removes one, which breaks none of this.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Waiters:
     __slots__ = ("_timekeeper", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[Parker, None] = {}  # in the order they came
+        self._waiting: dict[Parker, None] = {}  # in order of arrival
         self._timekeeper: Parker | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, parker: Parker, *, timed: bool) -> bool:
-        """`parker` is about to wait. True if it has to keep the time; `timed`: there is a time to keep."""
+        """`parker` is about to wait. True if it becomes the timekeeper; `timed`: there are delayed items."""
         self._waiting[parker] = None
         if timed and self._timekeeper is None:
             self._timekeeper = parker
         return self._timekeeper is parker
 
     def remove(self, parker: Parker) -> None:
-        """`parker` waits no more, for whatever reason."""
+        """`parker` no longer waits."""
         self._waiting.pop(parker, None)
         if self._timekeeper is parker:
             self._timekeeper = None
@@ -54,7 +54,7 @@ class Waiters:
             self._wake(parker)
 
     def notify_earlier(self) -> None:
-        """The next due time is earlier than it was: whoever keeps the time has to look."""
+        """The next due time is earlier than before: the timekeeper must look again."""
         self._wake(self._timekeeper or next(iter(self._waiting), None))
 
     def hand_on(self, *, ready: bool, scheduled: bool) -> None:

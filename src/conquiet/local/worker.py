@@ -1,4 +1,4 @@
-"""The worker: one thread that takes items and hands their jobs to your function."""
+"""The worker: one thread that takes items and calls your function with their jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("conquiet.local")
 
 
 class Session(Protocol):
-    """What a worker needs of a session; SQLAlchemy's `Session` has it."""
+    """The methods of a session that a worker calls; SQLAlchemy's `Session` has them."""
 
     def rollback(self) -> object: ...
     def close(self) -> object: ...
@@ -67,16 +67,16 @@ class Worker:
         self._started = False
 
     def start(self) -> None:
-        """Begin. A worker runs once."""
+        """Start the thread. A worker runs once."""
         if self._started or self._stopping.is_set():
             raise LocalConfigError("this worker was started or stopped before: make another one")
         self._started = True
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Work off what is ready, then end. Waits at most `timeout` seconds for that; whether it has ended.
+        """Process what is ready, then end. Waits at most `timeout` seconds; True if it has ended.
 
-        What is delayed stays in the queue: it is lost with the process, unless another worker takes it.
+        Delayed items stay in the queue: they are lost with the process, unless another worker takes them.
         """
         self.request_stop()
         return self.join(timeout)
@@ -86,7 +86,7 @@ class Worker:
         self._stopping.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds; whether it has."""
+        """Wait until it has ended, at most `timeout` seconds. True if it has."""
         if self._started and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self.is_alive()
@@ -107,7 +107,7 @@ class Worker:
         self._ended()
 
     def _step(self) -> bool:
-        """One turn of the loop; False when the worker has to end."""
+        """One turn of the loop; False if the worker must end."""
         stopping = self._stopping.is_set()
         item = self._queue.dequeue(not stopping, self._poll_timeout, stop=self._stopping)
         if item is not None:
@@ -122,7 +122,7 @@ class Worker:
     def _process(self, item: QueueItem) -> None:
         clock = self._queue.clock
         begun = clock.monotonic()
-        # Thrown away after the job, with whatever the handler sets in it.
+        # Discarded after the job, with all that the handler sets in it.
         context = contextvars.copy_context()
         spans = Spans.if_wanted("conquiet.local")
         span = None if spans is None else spans.start("conquiet.local.job", context, _span_attributes(item))
@@ -156,7 +156,7 @@ class Worker:
 
 
 def say_what_stays(queue: PriorityDelayQueue) -> None:
-    """Log how much a worker that ends leaves behind."""
+    """Log how many items a worker that ends leaves in the queue."""
     scheduled = queue.snapshot()["scheduled"]
     if scheduled:
         _log.warning(
@@ -168,10 +168,10 @@ def say_what_stays(queue: PriorityDelayQueue) -> None:
 
 
 def _attempt(clean_up: Callable[[], object], error: BaseException, note: str) -> None:
-    """Clean up after `error`, which is what has to be told; that this fails too is a note on it."""
+    """Clean up after `error`; if that fails, too, `error` gets a note."""
     try:
         clean_up()
-    except Exception as another:  # noqa: BLE001 - told by the note
+    except Exception as another:  # noqa: BLE001 - reported in the note
         error.add_note(f"{note}: {type(another).__qualname__}: {error_text(another)}")
 
 

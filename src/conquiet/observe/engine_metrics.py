@@ -1,4 +1,4 @@
-"""Prometheus metrics of the Consumer Engine; nothing happens where prometheus_client is not installed."""
+"""Prometheus metrics of the Consumer Engine; nothing is recorded without prometheus_client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["EngineMetrics"]
 
 
 class Counts(Protocol):
-    """What knows how many of its calls were given up and still hold a thread."""
+    """Has the number of abandoned calls that still hold a thread."""
 
     @property
     def abandoned(self) -> int: ...
 
 
 class EngineMetrics:
-    """The metrics of one loop, counted by the batch. No method ever raises: metrics are not worth a transaction."""
+    """The metrics of one loop, counted per batch. No method raises: a metric must not fail a transaction."""
 
     __slots__ = ("_published", "_task", "_transactions")
 
@@ -39,7 +39,7 @@ class EngineMetrics:
             abandoned.labels(self._task).set_function(partial(_abandoned, self._task))
 
     def publish(self, report: Any) -> None:
-        """Count what `report` has more than it had the last time."""
+        """Add what has changed in `report` since the last call."""
         if self._transactions is not None:
             safely(self._publish, report)
 
@@ -53,7 +53,7 @@ class EngineMetrics:
                 self._published[status, category] = count
 
 
-# Asked when somebody scrapes. Weak: a loop that has ended counts as long as a thread it has abandoned keeps it alive.
+# Read at each scrape. Weak: a loop that has ended counts only while an abandoned thread keeps it alive.
 _THREADS: dict[str, WeakSet[Any]] = {}
 _LOCK = threading.Lock()
 

@@ -39,7 +39,7 @@ def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
 
 
 def safely(record: Callable[..., Any], *args: Any) -> None:
-    """`record(*args)`; what it raises is logged, the first time."""
+    """`record(*args)`; if it raises, that is logged once."""
     try:
         record(*args)
     except Exception:  # noqa: BLE001 - document 001: metrics never raise
@@ -48,5 +48,5 @@ def safely(record: Callable[..., Any], *args: Any) -> None:
 
 @cache
 def say_once(backend: str) -> None:
-    """From an `except` block: that the backend for metrics, or for spans, has failed."""
+    """Log, from an `except` block, that the backend for metrics or spans has failed."""
     _log.exception("the %s backend failed; work goes on, %s may be wrong (said once)", backend, backend)

@@ -1,7 +1,7 @@
 """Prometheus metrics of the in-process queue, its workers and the circuit breakers.
 
-Nothing happens where prometheus_client is not installed, and nothing here ever raises: metrics are not worth a job.
-Depth, latency and breaker state are read when somebody scrapes; until then an item costs two additions.
+Without prometheus_client nothing is recorded, and nothing here raises: a metric must not fail a job.
+Depth, latency and breaker state are read at each scrape; an item costs two additions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LATENCY_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 class Latency:
-    """A histogram in plain numbers, for its owner to add to under a lock of its own.
+    """A histogram in plain numbers, which its owner updates under its own lock.
 
-    To observe in prometheus_client's Histogram takes longer than to take an item out of the queue.
+    A Histogram of prometheus_client takes longer to update than the queue to hand out an item.
     """
 
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)  # above the last bound come the rest
+        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)  # the last one counts what is above all bounds
         self.total = 0.0
 
     def add(self, other: Latency) -> None:
@@ -36,20 +36,20 @@ class Latency:
 
 
 class Measured(Protocol):
-    """What is read from a queue."""
+    """What the metrics read from a queue."""
 
     @property
     def depth(self) -> int: ...
 
 
 def watch_queue(queue: Measured, latency: Latency) -> None:
-    """Show this queue's depth and latency, added to those of the others in this process."""
+    """Export this queue's depth and latency, summed with the other queues of the process."""
     _QUEUES.add(queue, latency)
     safely(_families)
 
 
 def watch_breaker(platform: str, value: Callable[[], float]) -> None:
-    """Show `value()` as the state of the platform's breaker: 0 closed, 1 half-open, 2 open."""
+    """Export `value()` as the state of the platform's breaker: 0 closed, 1 half-open, 2 open."""
     safely(_watch_breaker, platform, value)
 
 
@@ -60,7 +60,7 @@ def _watch_breaker(platform: str, value: Callable[[], float]) -> None:
 
 
 class LocalWorkerMetrics:
-    """How long jobs take and how many fail, in the whole process."""
+    """The duration and the failures of jobs, for the whole process."""
 
     __slots__ = ("_duration", "_failures")
 
@@ -75,7 +75,7 @@ class LocalWorkerMetrics:
             self._duration, self._failures, _ = families
 
     def processed(self, seconds: float, *, failed: bool) -> None:
-        """A handler has ended, after `seconds`, whether well or not."""
+        """A handler has ended after `seconds`."""
         if self._duration is not None:
             safely(self._duration.observe, seconds)
             if failed:
@@ -86,7 +86,7 @@ class _Queues:
     """Every queue of this process, as a collector of prometheus_client."""
 
     def __init__(self) -> None:
-        # Reentrant: a queue may be found dead, and `_keep` be called, inside any allocation under this lock.
+        # Reentrant: garbage collection can call `_keep` at any allocation under this lock.
         self._lock = threading.RLock()
         self._alive: dict[weakref.ref[Measured], Latency] = {}
         self._gone = Latency()
@@ -96,7 +96,7 @@ class _Queues:
             self._alive[weakref.ref(queue, self._keep)] = latency
 
     def _keep(self, gone: weakref.ref[Measured]) -> None:
-        """What a queue has counted stays counted when it is gone: a total never falls."""
+        """Keep the counts of a queue that is gone: a total must not decrease."""
         with self._lock:
             self._gone.add(self._alive.pop(gone))
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of Spark queries; nothing happens where prometheus_client is not installed."""
+"""Prometheus metrics of Spark queries; nothing is recorded without prometheus_client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the Redis Streams queue; nothing happens where prometheus_client is not installed."""
+"""Prometheus metrics of the Redis Streams queue; nothing is recorded without prometheus_client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["QueueMetrics"]
 
 
 class QueueMetrics:
-    """The metrics of one stream. No method ever raises: metrics are not worth a message."""
+    """The metrics of one stream. No method raises: a metric must not fail a message."""
 
     __slots__ = ("_acked", "_claimed", "_latency", "_read")
 
@@ -28,7 +28,7 @@ class QueueMetrics:
             self._read, self._acked, self._claimed, self._latency = [f.labels(stream) for f in families]
 
     def read(self, entries: int, seconds: float) -> None:
-        """A read came back, with `entries` entries (perhaps none) after `seconds`."""
+        """A read returned `entries` entries (perhaps none) after `seconds`."""
         if self._latency is not None:
             safely(self._latency.observe, seconds)
             if entries:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the reconciliation; nothing happens where prometheus_client is not installed."""
+"""Prometheus metrics of the reconciliation; nothing is recorded without prometheus_client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans through its API alone; where nothing listens there are none, and they cost nothing."""
+"""OpenTelemetry spans, through its API only; without a tracer provider there are none, at no cost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Spans"]
 
 
 class Spans:
-    """Starts spans in contexts that are thrown away afterwards, so that nothing has to be put back.
+    """Starts spans in contexts that are discarded afterwards, so that nothing has to be reset.
 
-    No method ever raises: a span is not worth a transaction. Where one could not be started it is None, and None is
-    what the other methods take for it.
+    No method raises: a span must not fail a transaction. A span that could not be started is None, which the other
+    methods accept.
     """
 
     __slots__ = ("_attach", "_error", "_in_context", "_tracer")
@@ -30,7 +30,7 @@ class Spans:
 
     @classmethod
     def if_wanted(cls, name: str, provider: Any = None) -> Spans | None:
-        """From `provider`, or the process's own; None where OpenTelemetry is not installed, or none has been set."""
+        """Spans of `provider`, or of the process's provider; None without OpenTelemetry or without a provider."""
         try:
             from opentelemetry import trace
         except ImportError:
@@ -46,7 +46,7 @@ class Spans:
             return None
 
     def start(self, name: str, context: Context, attributes: Mapping[str, Any]) -> Any:
-        """A span under the one that is current in `context`, where it is the current one from now on."""
+        """Start a span below the current one of `context`, and make it the current one there."""
         try:
             return context.run(self._begin, name, attributes)
         except Exception:  # noqa: BLE001 - spans never raise
@@ -59,7 +59,7 @@ class Spans:
         return span
 
     def fail(self, span: Any, error_type: str, message: str, **attributes: str) -> None:
-        """Say on `span` what went wrong. `message` goes out as it is: secrets are the caller's to remove."""
+        """Record a failure on `span`. `message` is exported as it is: the caller removes secrets."""
         if span is None:
             return
         try:

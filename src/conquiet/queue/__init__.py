@@ -1,4 +1,4 @@
-"""Redis Streams, honestly: at-least-once delivery, explicit acknowledgement, no hidden retries."""
+"""A queue on Redis Streams: at-least-once delivery, explicit acknowledgement, no hidden retries."""
 
 from conquiet.errors import (
     GroupLostError,

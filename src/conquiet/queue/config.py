@@ -37,7 +37,7 @@ class QueueConfig:
 
 
 def unique_consumer_name() -> str:
-    """A consumer name that no other process has: host, process id and a random part (so also after a fork)."""
+    """A consumer name that no other process has, not even a fork: host, process id and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -1,4 +1,4 @@
-"""Redis clients as this queue wants them: without retries of their own."""
+"""Redis clients for this queue: without retries of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
             raise ValueError("it has a NUL or half a surrogate pair in it")
         if impossible_host(given.get("host", "")):
             raise ValueError("no host can have that name: the parts between its dots have 1 to 63 characters")
-        # A connection that does not connect yet: options that nothing takes are found now, not at the first command.
+        # Makes a connection object without connecting: unknown options fail now, not at the first command.
         made.connection_pool.connection_class(**given)
         return made
     except (ValueError, TypeError, AttributeError) as error:
@@ -58,13 +58,13 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
             "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path",
             problem=AccessProblem.ADDRESS,
         ) from None
-    except OSError as error:  # of this machine: no file descriptor left, say, for a look at its own version
+    except OSError as error:  # an error of this machine: no file descriptors left, say
         raise QueueConnectionError(f"no client can be made: {redact(str(error))}") from error
 
 
 def _told(url: str, error: Exception) -> str:
-    """What is wrong with `url`. A URL that cannot be parsed may have a password anywhere before its last @, and the
-    parser's error may quote a piece of it: neither is shown then."""
+    """What is wrong with `url`. An unparsable URL may have a password anywhere before its last @, and the parser's error
+    may quote part of it: then neither is shown."""
     if "@" not in url or "unexpected keyword argument" in str(error):
         return f"{redact_dsn(url)!r} is no usable Redis URL ({redact(str(error))})"
     shown = "…@" + redact(url.rpartition("@")[2].partition("?")[0])

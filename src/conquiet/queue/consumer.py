@@ -1,4 +1,4 @@
-"""The high-level consumer: it hands messages to your code and is honest about everything else."""
+"""The high-level consumers: they fetch messages, call your handler, commit and acknowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of a stream."""
+"""Messages and what else comes out of a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class QueueMessage:
     """One delivered entry. It is pending for its consumer until somebody acknowledges it."""
 
     id: str
-    payload: dict[str, Any] = field(repr=False)  # it may hold secrets, and a repr ends in logs
+    payload: dict[str, Any] = field(repr=False)  # it may hold secrets, and a repr may end up in logs
     stream: str
     group: str
 
@@ -24,7 +24,7 @@ class QueueMessage:
 
 @dataclass(frozen=True, slots=True)
 class MalformedEntry:
-    """A delivered entry that breaks the format. Its content is not shown: `size` is its bytes."""
+    """A delivered entry that breaks the format. Its content is not shown; `size` is its length in bytes."""
 
     id: str
     stream: str

@@ -1,4 +1,4 @@
-"""The low-level queue: what Redis offers, one operation at a time; nothing retried, nothing kept."""
+"""The low-level queue: one Redis operation per call; nothing is retried and nothing is buffered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AsyncRedisStreamsQueue", "RedisStreamsQueue"]
 class RedisStreamsQueue:
     """A stream and its consumer group. Making one creates both if they do not exist.
 
-    Every Redis error is a `QueueError`; what to do about it is the caller's decision.
+    Every Redis error becomes a `QueueError`; the caller decides what to do about it.
     """
 
     def __init__(self, redis: Redis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS) -> None:
@@ -28,11 +28,11 @@ class RedisStreamsQueue:
         run(self.operations.create_group())
 
     def enqueue(self, payload: Payload) -> str:
-        """Add a payload; its entry id. One XADD."""
+        """Add a payload with one XADD; returns its entry id."""
         return run(self.operations.enqueue(payload))
 
     def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
-        """Add many; their ids in order. All are checked first; up to 1,000 (or 4 MiB) go in as one atomic step.
+        """Add many; returns their ids in order. All are checked first; up to 1,000 (or 4 MiB) go in as one atomic step.
 
         If a later step fails, `PartialEnqueueError` says what is in the stream.
         """
@@ -46,11 +46,11 @@ class RedisStreamsQueue:
         return run(self.operations.read(block_ms, count))
 
     def ack(self, msg: QueueMessage | MalformedEntry) -> None:
-        """Acknowledge; what is not pending any more is no error."""
+        """Acknowledge. A message that is no longer pending is not an error."""
         run(self.operations.ack(msg))
 
     def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
-        """Acknowledge many in one call; how many of them were pending."""
+        """Acknowledge many in one call; returns how many of them were pending."""
         return run(self.operations.ack_many(msgs))
 
     def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:

@@ -1,8 +1,8 @@
-"""Ready transactions for `run(db_factory=…)`, and a table that makes a handler's effect happen once.
+"""Ready-made transactions for `run(db_factory=…)`, and a table that makes a handler's effect happen once.
 
-`begin()` gives the driver's own object (a Session, a connection), so a handler works with what it knows. The
-same factories serve both consumers: where `commit` is a coroutine, the asyncio consumer awaits it. They know
-the databases only by their methods, so importing this imports no driver.
+`begin()` gives the driver's own object (a Session, a connection), so handlers use the API they know. The
+same factories serve both consumers: where `commit` is a coroutine, the asyncio consumer awaits it. They
+call only methods of the objects they are given, so importing this module imports no driver.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class SqliteTransactions:
     """A sqlite3 connection, in a transaction per message that takes the write lock at its start."""
 
     def __init__(self, connection: Any) -> None:
-        # Python 3.12 and newer: with autocommit=True `commit` does nothing, and the ack would come before it; with
-        # False a transaction is open at all times, and BEGIN is refused. -1 is what connections are made with.
+        # Python 3.12 and newer: with autocommit=True `commit` does nothing; with False a transaction is always open
+        # and BEGIN is refused. -1, the default, is the only mode that works.
         if getattr(connection, "autocommit", -1) != -1:
             raise QueueConfigError("the sqlite3 connection has autocommit set: connect without autocommit=…")
         self._connection = connection
 
     def begin(self) -> Any:
-        # IMMEDIATE: a transaction that reads first and writes later may find the lock taken in between.
+        # IMMEDIATE: a transaction that reads before it writes could find the write lock taken.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
@@ -71,10 +71,10 @@ class NoTransactions:
         return self
 
     def commit(self) -> None:
-        """There is nothing to commit."""
+        """Does nothing."""
 
     def rollback(self) -> None:
-        """What the handler did stays done: its effects must be idempotent by themselves."""
+        """Does nothing: the effects of the handler stay, so they must be idempotent."""
 
 
 class HandledEntries:
@@ -82,8 +82,8 @@ class HandledEntries:
 
     A message may be delivered again after its effect was committed (the ack was lost, say). The handler asks
     `first_time(tx, msg)` before its effect: the answer and the effect commit together or not at all, so the
-    effect happens once, however often the message comes. On PostgreSQL a second delivery at the same time
-    waits for the first one's end.
+    effect happens once, however often the message is delivered. On PostgreSQL a concurrent second delivery waits
+    until the first one has ended.
     """
 
     def __init__(self, table: str = "conquiet_handled_entries") -> None:
@@ -100,14 +100,14 @@ class HandledEntries:
         )
 
     def create_table(self, tx: Any) -> None:
-        """Create the table if it is not there (in `tx`, which you commit)."""
+        """Create the table, unless it exists, in `tx`. You commit `tx`."""
         run(self._execute(tx, self._create, ()))
 
     async def create_table_async(self, tx: Any) -> None:
         await run_async(self._execute(tx, self._create, ()))
 
     def first_time(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:
-        """True if no committed transaction has handled `msg` yet; `tx` has then noted that it does."""
+        """True if no committed transaction has handled `msg` yet; then `tx` has recorded that it does."""
         return run(self._note(tx, msg))
 
     async def first_time_async(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:
@@ -118,7 +118,7 @@ class HandledEntries:
         return result.rowcount == 1  # type: ignore[no-any-return]
 
     def _execute(self, tx: Any, sql: str, values: tuple[str, ...]) -> Flow[Any]:
-        """Run `sql` the way the library that `tx` is of wants it."""
+        """Run `sql` in the form that the library of `tx` expects."""
         libraries = {cls.__module__.partition(".")[0] for cls in type(tx).__mro__}
         if "sqlalchemy" in libraries:
             from sqlalchemy import text

@@ -1,4 +1,4 @@
-"""The Consumer Engine: tasks say what is to be done with a transaction, policies how often and for how long."""
+"""The Consumer Engine: a consumer task says what to do with a transaction, policies how often and for how long."""
 
 from conquiet.task.connector import AsyncConnector, Connector
 from conquiet.task.exceptions import (

@@ -1,4 +1,4 @@
-"""Where transactions come from and where they are settled: two small contracts, one per variant of the engine."""
+"""Connectors: where transactions come from and where they are settled, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["AsyncConnector", "Connector"]
 
 
 class Connector(Protocol):
-    """What `ConsumerMixin` consumes from. A connector may have two more methods, or not:
+    """What `ConsumerMixin` consumes from. Two more methods are optional:
 
     - `settle(outcomes: Sequence[Outcome]) -> Collection[Outcome] | None`: tell the source what became of these
-      transactions; what it returns could not be settled (a lease was lost) and is reported so.
-    - `release(outcomes: Sequence[Outcome]) -> None`: the loop has ended and these will never be settled; those with
+      transactions; it returns those that could not be settled (a lease was lost, say), which are reported as unsettled.
+    - `release(outcomes: Sequence[Outcome]) -> None`: the loop has ended and will not settle these; those with
       no `attempts` were not begun.
     """
 
     def fetch_transactions(self, batch_size: int, **extra: Any) -> Sequence[Transaction]:
-        """At most `batch_size` transactions; none if there are none now."""
+        """At most `batch_size` transactions; an empty list if there are none now."""
 
 
 class AsyncConnector(Protocol):
-    """What `AsyncConsumerMixin` consumes from; likewise with `settle_async` and `release_async`, or not."""
+    """What `AsyncConsumerMixin` consumes from; `settle_async` and `release_async` are optional."""
 
     async def fetch_transactions_async(self, batch_size: int, **extra: Any) -> Sequence[Transaction]:
-        """At most `batch_size` transactions; none if there are none now."""
+        """At most `batch_size` transactions; an empty list if there are none now."""
 
 
 Unsettled = Collection[Outcome] | None

@@ -1,8 +1,8 @@
-"""What a task raises to say how a transaction failed, and what the engine ends with.
+"""What a consumer task raises to say how a transaction failed, and what a consume loop ends with.
 
 ConquietError
 ├── TransactionException            one transaction failed; `category` says how
-├── RedactedError                   stands for one that could not be shown without its secrets
+├── RedactedError                   replaces an exception whose text held credentials that could not be removed
 └── EngineError                     the loop ended; `report` accounts for all that was fetched
     ├── FetchException              the connector could not be fetched from; the cause says why
     │   ├── FetchTimeoutException   ... within the time limit of a fetch (an UnavailableError, a TimeoutError)
@@ -45,15 +45,15 @@ __all__ = [
 
 
 class ExceptionCategory(StrEnum):
-    """Whose fault it was, which decides whether it is tried again."""
+    """The kind of a failure, which decides whether the step is attempted again."""
 
-    BUSINESS = "BUSINESS"  # the transaction's own: never retried
-    SYSTEM = "SYSTEM"  # something around it: retried by policy
+    BUSINESS = "BUSINESS"  # the transaction itself is at fault: never retried
+    SYSTEM = "SYSTEM"  # something around it failed: retried by policy
     TIMEOUT = "TIMEOUT"  # a limit was reached: retried by policy
 
 
 class TransactionException(ConquietError):
-    """A transaction failed. Tasks raise it with BUSINESS; whatever else they raise is wrapped as SYSTEM."""
+    """A transaction failed. Consumer tasks raise it with BUSINESS; anything else they raise is wrapped as SYSTEM."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class ConnectorContractException(FetchException, ConfigError):
 
 
 class SettleException(EngineError, OutcomeUnknownError):
-    """The connector failed to settle; the transactions in question are reported as unsettled."""
+    """The connector failed to settle; the transactions concerned are reported as unsettled."""
 
 
 class RedactedError(ConquietError):
-    """Stands for an exception whose text held credentials and could not be changed; `error_type` names its class."""
+    """Replaces an exception whose text held credentials and could not be changed; `error_type` names its class."""
 
     def __init__(self, error_type: str, message: str) -> None:
         super().__init__(f"{error_type}: {message}")
@@ -112,8 +112,8 @@ class RedactedError(ConquietError):
 def without_secrets(error: BaseException) -> BaseException:
     """`error` without the credentials of DSNs, in its own text and in all that it was raised from.
 
-    It is changed in place and stays what it was. Where that cannot be done (a text that is made up anew each time, or
-    read-only) another exception stands for it.
+    The exception is changed in place. Where that is impossible (its text is computed, or read-only) another exception
+    replaces it.
     """
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
@@ -124,7 +124,7 @@ def without_secrets(error: BaseException) -> BaseException:
             waiting += (one.__cause__, one.__context__)
             if isinstance(one, BaseExceptionGroup):
                 waiting += one.exceptions
-    # Last found first: the members of a group before the group.
+    # In reverse: the members of a group are cleaned before the group.
     clean = {key: _cleaned(one) for key, one in reversed(found.items())}
     for one in clean.values():
         _link(one, clean)
@@ -132,12 +132,12 @@ def without_secrets(error: BaseException) -> BaseException:
 
 
 def text_of(error: BaseException) -> str:
-    """What `error` says, without credentials and at most 1 KiB of it; its __str__ is the user's code and may fail."""
+    """The text of `error` without credentials, at most 1 KiB. Its __str__ is user code and may fail."""
     return cut(redact(_text(error)))
 
 
 def type_name(error: BaseException) -> str:
-    """The class of `error` as OpenTelemetry wants it: with its module, unless it is built in."""
+    """The class of `error` as OpenTelemetry expects it: with its module, unless it is built in."""
     if isinstance(error, RedactedError):
         return error.error_type
     kind = type(error)
@@ -150,13 +150,13 @@ def cut(text: str) -> str:
 
 
 def guarded(redactor: Callable[[str], str]) -> Callable[[str], str]:
-    """`redactor`, the user's: where it fails, nothing of the text is shown."""
+    """The user's `redactor`; if it fails, nothing of the text is shown."""
 
     def redacted(text: str) -> str:
         try:
             clean: object = redactor(text)
             return clean if isinstance(clean, str) else f"(withheld: redact() gave {type(clean).__name__})"
-        except Exception as error:  # noqa: BLE001 - that must not keep the transaction from failing
+        except Exception as error:  # noqa: BLE001 - user code; the failure must still be reported
             return f"(withheld: redact() raised {type(error).__name__})"
 
     return redacted
@@ -165,7 +165,7 @@ def guarded(redactor: Callable[[str], str]) -> Callable[[str], str]:
 def _text(error: BaseException, write: Callable[[BaseException], str] = str) -> str:
     try:
         return write(error)
-    except Exception:  # noqa: BLE001 - that must not keep the transaction from failing
+    except Exception:  # noqa: BLE001 - user code; the failure must still be reported
         return "(no readable text)"
 
 
@@ -177,7 +177,7 @@ _TEXTS = (
     "msg",
     "text",
     "reason",
-)  # where the common ones keep theirs
+)  # where common exceptions keep their texts
 
 
 def _cleaned(one: BaseException) -> BaseException:
@@ -198,7 +198,7 @@ def _clean_texts(one: BaseException, names: tuple[str, ...]) -> None:
             value = getattr(one, name, None)
             if isinstance(value, str) and (clean := redact(value)) != value:
                 setattr(one, name, clean)
-        except Exception:  # noqa: BLE001, S112 - a property of the user's: another exception stands for this one
+        except Exception:  # noqa: BLE001, S112 - a property in user code; the exception is replaced if its text still shows secrets
             continue
 
 
@@ -227,7 +227,7 @@ def _stand_in(one: BaseException) -> BaseException:
 
 
 def _link(one: BaseException, clean: dict[int, BaseException]) -> None:
-    """Let `one` be raised from the clean ones."""
+    """Replace the cause and context of `one` by their clean versions."""
     cause, context, suppressed = one.__cause__, one.__context__, one.__suppress_context__
     if cause is not None and (clean_cause := clean.get(id(cause), cause)) is not cause:
         one.__cause__ = clean_cause

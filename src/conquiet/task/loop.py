@@ -30,8 +30,8 @@ from conquiet.task.transaction_run import TransactionRun
 
 __all__ = ["ConsumeLoop", "Source"]
 
-_GRACE = 0.5  # seconds for what was cut off to notice
-_SETTLE_GRACE = 5.0  # for a last answer of the source when the loop's time is up
+_GRACE = 0.5  # seconds that cut-off runners get to end
+_SETTLE_GRACE = 5.0  # seconds for the last settle call when the loop's time is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Source:
 
 
 class _Fetched:
-    """One transaction in this loop's hands; two with the same id are two."""
+    """One transaction that this loop has fetched; the same id fetched twice makes two."""
 
     __slots__ = ("run", "transaction")
 
@@ -81,8 +81,8 @@ class ConsumeLoop:
         self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
         self._room = Signal()  # a runner is free, or may be
         self._lock = threading.Lock()
-        self._open: dict[_Fetched, None] = {}  # fetched and not finished; who takes one out accounts for it
-        self._running: dict[str, deque[_Fetched] | None] = {}  # by id; who waits for the one that runs
+        self._open: dict[_Fetched, None] = {}  # fetched and not finished; whoever removes one accounts for it
+        self._running: dict[str, deque[_Fetched] | None] = {}  # by id: those that wait for the one that runs
         self._crew: Crew[_Fetched] = Crew(
             "transaction runner", self._policy.concurrency.value, self._process, clock
         )
@@ -98,7 +98,7 @@ class ConsumeLoop:
         )
 
     def stop(self) -> None:
-        """No new fetch; what has begun is finished and settled. Any thread."""
+        """Fetch no more; what has begun is finished and settled. Safe from any thread."""
         self._ending.set()
         self._room.set()
 
@@ -141,7 +141,7 @@ class ConsumeLoop:
         report = self._writer.report
         report.abandoned_threads += self._calls.abandoned
         found = [failure for failure in failures if failure is not None]
-        # Ctrl-C is not hidden by what came of it.
+        # Ctrl-C goes first: the errors that it caused must not hide it.
         found.sort(key=lambda failure: isinstance(failure, Exception))
         failure = found[0] if found else None
         for other in found[1:]:
@@ -219,7 +219,7 @@ class ConsumeLoop:
             yield from self._wait(None, deadline, self._room)
 
     def _wait(self, seconds: float | None, deadline: float | None, *wake: Signal) -> Flow[None]:
-        """Sleep, but not past the loop's time, and not when it ends."""
+        """Sleep, but not past the loop's deadline, and not once the loop is ending."""
         left = None if deadline is None else deadline - self._clock.monotonic()
         loop_ends_first = left is not None and (seconds is None or left <= seconds)
         woken = yield Sleep(left if loop_ends_first else seconds, self._ending, *wake)
@@ -229,7 +229,7 @@ class ConsumeLoop:
     # -- run -----------------------------------------------------------------------------------------------------
 
     def _process(self, fetched: _Fetched) -> Flow[None]:
-        """One transaction, and then those with the same id that came meanwhile: never two of them at once."""
+        """Run one transaction, then those with the same id that arrived meanwhile: never two of them at once."""
         name = fetched.transaction.id
         with self._lock:
             if name in self._running:
@@ -257,7 +257,9 @@ class ConsumeLoop:
             outcome = yield from fetched.run.outcome()
         except BaseException as error:
             if not isinstance(error, Cancelled):
-                self._crew.break_down(error)  # first: then this free place is no reason to fetch once more
+                self._crew.break_down(
+                    error
+                )  # before the place is free: otherwise one more batch could be fetched
             self._finished(fetched, fetched.left(error), processed=False)
             if isinstance(error, Cancelled):
                 raise
@@ -273,9 +275,9 @@ class ConsumeLoop:
         self._finished(fetched, outcome, processed=True)
 
     def _finished(self, fetched: _Fetched, outcome: Outcome, *, processed: bool) -> None:
-        with self._lock:  # out of one hand and into the next at once: the end looks into each of them once
+        with self._lock:  # one step: at the end, each place is searched once
             if fetched not in self._open:
-                return  # cut off and reported already: nothing that it does now is for the loop
+                return  # cut off, and already reported: this outcome no longer counts
             del self._open[fetched]
             left = len(self._open)
             if processed and self._settlement.wanted:
@@ -288,7 +290,7 @@ class ConsumeLoop:
             self._room.set()
 
     def _leave(self, fetched: Sequence[_Fetched]) -> None:
-        """They will not be begun, or were not finished."""
+        """Report them as unsettled: they were not begun, or not finished."""
         for one in fetched:
             self._finished(one, one.left(), processed=False)
 
@@ -297,7 +299,7 @@ class ConsumeLoop:
     def _drain(
         self, reason: StopReason, deadline: float | None, settler: Child[None] | None
     ) -> Flow[StopReason]:
-        """Let what was fetched (after stop(): what has begun) be finished and settled, within the loop's time."""
+        """Finish and settle what was fetched (after `stop()`: what has begun), within the loop's time."""
         if reason is StopReason.LOOP_TIMEOUT:
             return reason
         ended = yield from self._crew.finish(deadline)
@@ -310,7 +312,7 @@ class ConsumeLoop:
         return StopReason.STOPPED if self._ending.is_set() else reason
 
     def _end(self, settler: Child[None] | None) -> Flow[BaseException | None]:
-        """Cut off what still runs, settle what has finished, say what was left. What went wrong doing so."""
+        """Cut off what still runs, settle what has finished, release the rest; gives the failure of that release."""
         self._cut = True
         self._ending.set()
         self._writer.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
@@ -323,5 +325,5 @@ class ConsumeLoop:
             if not settler.done:
                 settler.cancel()
                 settler.abandon()
-            self._settlement.give_up()  # where it came to its end, there is nothing
+            self._settlement.give_up()  # nothing is left if it has ended by itself
         return (yield from self._settlement.release_left(self._source.release))

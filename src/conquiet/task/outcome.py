@@ -1,4 +1,4 @@
-"""How transactions ended: one outcome each, and the report that accounts for all of them."""
+"""Outcomes: how each transaction ended, and the report that accounts for all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_OUTCOMES = 1_000  # kept in a report
 class OutcomeStatus(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    UNSETTLED = "unsettled"  # not begun, cut off, or the source could not be told
+    UNSETTLED = "unsettled"  # not begun, cut off, or the connector could not settle it
 
 
 class StopReason(StrEnum):
@@ -32,7 +32,7 @@ class StopReason(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """What became of one transaction. `attempts` is how often `process` was tried; 0: it was not begun."""
+    """How one transaction ended. `attempts` counts the attempts to process it; 0 if it was not begun."""
 
     transaction_id: str
     status: OutcomeStatus
@@ -62,7 +62,7 @@ class ConsumeReport(msgspec.Struct):
     unsettled: int = 0
     by_category: dict[str, int] = {}
     stop_reason: StopReason = StopReason.DRAINED
-    outcomes: list[Outcome] = []  # those that did not succeed, the first thousand of them
+    outcomes: list[Outcome] = []  # the first thousand that did not succeed
     abandoned_threads: int = 0  # timed out, and still running when the loop ended
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class ConsumeReport(msgspec.Struct):
 
 
 class ReportWriter:
-    """Writes the report. Runners on many threads add to it."""
+    """Writes the report of one loop. Thread-safe: runners on many threads add to it."""
 
     def __init__(self) -> None:
         self.report = ConsumeReport()
@@ -84,7 +84,7 @@ class ReportWriter:
             self.report.fetched += count
 
     def add(self, outcomes: Iterable[Outcome], *, processed: bool) -> None:
-        """These ended so. `processed`: their lifecycles ran to the end, whatever became of them then."""
+        """Count `outcomes`. `processed`: their lifecycles ran to the end, settled or not."""
         report = self.report
         with self._lock:
             for outcome in outcomes:

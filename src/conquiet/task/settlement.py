@@ -1,4 +1,4 @@
-"""Telling the source, in batches, what became of its transactions; and what will never be settled."""
+"""Settlement: the connector is told, in batches, how its transactions ended and which will not be settled."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from conquiet.task.outcome import Outcome, OutcomeStatus, ReportWriter
 
 __all__ = ["Settlement"]
 
-_LINGER = 0.002  # seconds to wait for more: one message to the source then serves many transactions
-_MOST_WAITING = 1_000  # or ten batches: then nothing is fetched until the source has caught up
+_LINGER = 0.002  # seconds to wait for more outcomes: one call of the connector then settles many
+_MOST_WAITING = (
+    1_000  # outcomes, or ten batches: beyond that nothing is fetched until the connector has caught up
+)
 
 
 class Settlement:
-    """One loop's settler. It alone counts what was processed, once the source has been told."""
+    """The settlement of one loop. Processed transactions are counted here, after the connector has been told."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class Settlement:
         self._done: deque[Outcome] = deque()
         self._in_hand: Sequence[Outcome] = ()
         self._has_done = Signal()
-        self._full = Signal()  # no use in waiting for more
+        self._full = Signal()  # a batch is complete: do not wait for more
         self._left: list[Outcome] = []
         self._unseen: deque[Outcome] = deque()  # for on_outcome
         self._lock = threading.Lock()
@@ -49,7 +51,7 @@ class Settlement:
         self.wanted = settle is not None or on_outcome is not None
 
     def add(self, outcome: Outcome, *, nothing_else: bool) -> None:
-        """It has been processed. `nothing_else`: there is nothing in flight that could come next."""
+        """`outcome` has been processed. `nothing_else`: nothing is in flight that could follow."""
         self._done.append(outcome)
         if nothing_else or len(self._done) >= self._batch_size:
             self._full.set()
@@ -57,7 +59,7 @@ class Settlement:
             self._has_done.set()
 
     def leave(self, outcome: Outcome) -> None:
-        """It will not be settled by this loop, nor was its source asked to."""
+        """This loop will not settle `outcome`, and has not asked the connector to."""
         self._left.append(outcome)
         self._unseen.append(outcome)
 
@@ -82,7 +84,7 @@ class Settlement:
                 return
 
     def give_up(self) -> None:
-        """The end: what the source was not told by now, or may not have heard, is unsettled."""
+        """At the end: outcomes that the connector was not told, or may not have received, are unsettled."""
         with self._lock:
             self._given_up = True
             outcomes = [*self._in_hand, *self._done]
@@ -90,7 +92,7 @@ class Settlement:
         self._left += self._account(outcomes, {id(outcome) for outcome in outcomes})
 
     def release_left(self, release: Callable[..., Any] | None) -> Flow[BaseException | None]:
-        """Tell the source, if it wants to know, what will never be settled; what went wrong doing so."""
+        """Tell the connector, if it has `release`, what will not be settled; gives the failure of that call."""
         left, self._left = self._left, []
         failure: BaseException | None = None
         if release is not None and left:
@@ -106,14 +108,14 @@ class Settlement:
         failure: SettleException | None = None
         if self._settle is not None:
             try:
-                # Shielded: whether the source heard a message that was cut off could not be known.
+                # Shielded: after an interrupted call nobody would know whether it took effect.
                 refused = _refused(batch, (yield Call(self._settle, batch, shield=True)))
             except Exception as error:  # noqa: BLE001 - a connector may raise anything
                 refused = {id(outcome) for outcome in batch}
                 failure = _failure("settle", batch, error)
         with self._lock:
             if self._given_up:
-                return  # answered too late: all of it was reported as unsettled
+                return  # too late: these outcomes were reported as unsettled
             self._in_hand = ()
         outcomes = self._account(batch, refused)
         if failure is not None:
@@ -136,7 +138,7 @@ class Settlement:
         while self._unseen and self._on_outcome is not None:
             try:
                 yield Call(self._on_outcome, self._unseen.popleft())
-            except Exception as error:  # noqa: BLE001 - the user's own; it ends the loop
+            except Exception as error:  # noqa: BLE001 - user code; it ends the loop
                 self._on_outcome = None
                 self._break_down(without_secrets(error))
 

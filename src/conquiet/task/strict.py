@@ -1,8 +1,8 @@
 """Strict mode: inside `process`, an audit hook refuses what touches files, sockets and other processes.
 
-The interpreter tells its audit hooks of such calls before they happen, in whatever library they are. The hook is
-installed once, when strict mode is first used, and looks at a context variable: it has no effect outside a strict
-`process`, in its handlers, or in other threads. It cannot see what goes through a connection that is open already.
+The interpreter calls audit hooks before such operations, whichever library performs them. The hook is installed once,
+when strict mode is first used, and checks a context variable: it has no effect outside a strict `process`, in the
+handlers, or in other threads. It cannot see traffic on a connection that is already open.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PROCESSES = """
 """
 _REFUSED = frozenset((_FILES + _SOCKETS + _PROCESSES).split())
 
-# An import that comes late, and the source lines of a traceback, are the interpreter's own reading.
+# The interpreter itself reads files for late imports and for the source lines of tracebacks.
 _INTERPRETER = ("<frozen importlib", tokenize.__file__)
 
 
 def forbid_io(context: Context) -> None:
-    """Whatever runs in `context` from here on is told off when it tries."""
+    """From now on, I/O by code that runs in `context` is refused."""
     _install()
     context.run(_STRICT.set, True)
 

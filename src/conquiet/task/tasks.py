@@ -1,4 +1,4 @@
-"""Bases for tasks: subclass one, write `process_transaction`, and consume."""
+"""Base classes for consumer tasks: subclass one, write `process_transaction`, and consume."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["AsyncConsumerTask", "ConsumerTask"]
 
 
 class ConsumerTask(ConsumerMixin):
-    """A task on threads."""
+    """A consumer task on threads."""
 
 
 class AsyncConsumerTask(AsyncConsumerMixin):
-    """A task on asyncio."""
+    """A consumer task on asyncio."""
 
     async def process_transaction(self, transaction: Transaction) -> Any:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the engine runs: one unit of work, whatever it was where it came from."""
+"""The transaction: one unit of work for the engine, wherever it came from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Transaction"]
 
 
 class Transaction(msgspec.Struct, frozen=True, weakref=True):
-    """`id` is unique among what is in flight; `metadata` is the connector's own and stays out of spans and logs."""
+    """`id` is unique among what is in flight; `metadata` belongs to the connector and is not shown in spans or logs."""
 
     id: str
     payload: Any = None

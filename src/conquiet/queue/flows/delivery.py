@@ -1,4 +1,4 @@
-"""The consumer's control flow: fetch, handler, commit, ack, in that order, one message at a time."""
+"""Delivery to a handler: fetch, handler, commit, ack, in that order, one message at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[..., Any]
 
 
 class Delivery:
-    """One consumer. It keeps nothing but whether it was told to stop."""
+    """The flows of one consumer. Its only state is whether it was told to stop."""
 
     def __init__(self, operations: StreamOperations, config: QueueConfig) -> None:
         if config.max_read_count != 1:
@@ -42,7 +42,7 @@ class Delivery:
         return messages[0] if messages else None
 
     def next_to_hand_on(self) -> Flow[QueueMessage | None]:
-        """As `next`, but what a read still brought after `stop()` is not handed on: it stays pending."""
+        """As `next`, but a message that arrives after `stop()` is not handed on: it stays pending."""
         message = yield from self.next(None)
         return None if self.stopped.is_set() else message
 
@@ -66,7 +66,7 @@ class Delivery:
         checked_int("count", count, 1, error=QueueConfigError)
         while not self.stopped.is_set():
             for _ in range(count):
-                # One at a time: what was claimed in advance would grow stale again while it waits its turn.
+                # One at a time: messages claimed in advance would become stale again while they wait.
                 if self.stopped.is_set() or not (
                     yield from self.recover_one(handler, db_factory, on_malformed)
                 ):
@@ -100,13 +100,13 @@ class Delivery:
         tx = yield Call(db_factory.begin)
         try:
             yield Call(handler, message, tx)
-            # From here on the work is done: commit and ack are not torn apart by a cancellation.
+            # The work is done: from here on a cancellation must not come between commit and ack.
             yield Call(tx.commit, shield=True)
         except BaseException as error:
             try:
                 yield Call(tx.rollback, shield=True)
-            except Exception as rollback_error:  # noqa: BLE001 - noted; the handler's own error is what counts
+            except Exception as rollback_error:  # noqa: BLE001 - added as a note to the handler's error
                 error.add_note(f"the rollback failed too: {rollback_error!r}")
             raise
-        # Should this fail, the effect is committed and the message stays pending: it will be delivered again.
+        # If this fails, the effect is committed and the message stays pending: it will be delivered again.
         yield from shielded(self._operations.ack(message))

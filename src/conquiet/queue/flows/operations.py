@@ -1,4 +1,4 @@
-"""What the queue does, as flows: the one logic behind `RedisStreamsQueue` and its asyncio twin."""
+"""The operations of the queue as flows, for `RedisStreamsQueue` and its asyncio variant."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ __all__ = ["StreamOperations"]
 
 Delivered = QueueMessage | MalformedEntry
 
-# Rows of a bulk enqueue in one server-side step, in which Redis does nothing else: about a millisecond.
+# Rows per server-side step of a bulk enqueue. Redis serves nobody else meanwhile: about a millisecond.
 _CHUNK_ROWS: Final = 1_000
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 
-# The ids as one string: a reply of one part is read ten times as fast as one of a thousand parts.
+# The ids come back as one string, which is parsed ten times as fast as a reply of a thousand parts.
 _ENQUEUE_MANY: Final = (
     "local ids = {} "
     "for i, data in ipairs(ARGV) do ids[i] = redis.call('XADD', KEYS[1], '*', 'data', data) end "
     "return table.concat(ids, ' ')"
 )
 
-# Who holds the entry and the acknowledgement in one step, so that nobody can claim it in between.
+# Checks the holder and acknowledges in one step, so that nobody can claim the entry in between.
 _ACK_IF_OWNER: Final = (
     "local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1] "
     "if not held then return {0} end "
@@ -79,12 +79,12 @@ class StreamOperations:
         self._reads: dict[tuple[int, int], bytes] = {}
 
     def create_group(self) -> Flow[None]:
-        """XGROUP CREATE from the very first entry; a group that exists keeps its position."""
+        """XGROUP CREATE from the first entry on; a group that exists keeps its position."""
         command = pack("XGROUP", "CREATE", self._stream, self._group, "0-0", "MKSTREAM")
         try:
             yield from self._exchange(self._what("create the consumer group"), command)
         except QueueRefusedError as error:
-            if error.code != "BUSYGROUP":  # there is one
+            if error.code != "BUSYGROUP":  # BUSYGROUP: the group exists
                 raise
 
     def enqueue(self, payload: json_rule.Payload) -> Flow[str]:
@@ -134,19 +134,19 @@ class StreamOperations:
             *("XREADGROUP", "GROUP", self._group, self._consumer),
             *("COUNT", count, "BLOCK", block_ms, "STREAMS", self._stream, ">"),
         )
-        if len(self._reads) < 16:  # whoever reads with ever new limits packs each time
+        if len(self._reads) < 16:  # bounds the cache if a caller varies the limits
             self._reads[block_ms, count] = command
         return command
 
     def ack_many(self, messages: Sequence[Delivered], *, what: str = "ack_many") -> Flow[int]:
-        """XACK for all of them at once; how many were pending until now."""
+        """XACK all of them; returns how many were pending."""
         ids = [self._own_id(message) for message in messages]
         acked = 0
         for start in range(0, len(ids), _CHUNK_ROWS):
             chunk = ids[start : start + _CHUNK_ROWS]
             command = pack("XACK", self._stream, self._group, *chunk)
             acked += yield from self._exchange(self._what(what, *chunk[:1]), command, whole)
-            self._metrics.acked(len(chunk))  # what is done counts, whatever becomes of the next chunk
+            self._metrics.acked(len(chunk))  # counted even if the next chunk fails
         return acked
 
     def ack(self, message: Delivered) -> Flow[None]:
@@ -169,7 +169,7 @@ class StreamOperations:
         checked_int("min_idle_ms", min_idle_ms, 0, error=QueueConfigError)
         checked_int("count", count, 1, error=QueueConfigError)
         what = self._what("claim_stale")
-        # IDLE on the server: a page full of fresh entries must not hide the stale ones behind it.
+        # Filtered by IDLE on the server: a page full of fresh entries must not hide stale ones behind it.
         command = pack("XPENDING", self._stream, self._group, "IDLE", min_idle_ms, "-", "+", count)
         stale: list[str] = yield from self._exchange(what, command, _first_of_each)
         if not stale:
@@ -178,8 +178,8 @@ class StreamOperations:
         messages, malformed = yield from self._exchange(what, command, self._claimed)
         self._metrics.claimed(len(messages) + len(malformed))
         claimed = {entry.id for entry in (*messages, *malformed)}
-        # Not claimed: somebody else was faster, or the entry was trimmed or deleted while it was pending
-        # (Redis 7 drops it from the pending list then, without a word).
+        # Not claimed: another consumer was faster, or the entry was trimmed or deleted while it was pending
+        # (Redis 7 then silently drops it from the pending list).
         gone = yield from self._gone(what, [entry_id for entry_id in stale if entry_id not in claimed])
         if malformed:
             raise _malformed(malformed, ClaimedMessages(messages, gone))
@@ -190,7 +190,7 @@ class StreamOperations:
         return parse_entries(entries, self.config.stream_key, self.config.consumer_group)
 
     def _gone(self, what: str, ids: list[str]) -> Flow[list[str]]:
-        """Those of `ids` that are not in the stream any more."""
+        """Those of `ids` that are no longer in the stream."""
         gone: list[str] = []
         for entry_id in ids:
             command = pack("XRANGE", self._stream, entry_id, entry_id, "COUNT", 1)
@@ -201,7 +201,7 @@ class StreamOperations:
     def backlog_stats(self) -> Flow[BacklogStats]:
         what = self._what("backlog_stats")
         length = yield from self._exchange(what, pack("XLEN", self._stream), whole)
-        # Before XINFO, which answers a stream that is gone with "no such key": XPENDING says NOGROUP.
+        # Before XINFO: for a missing stream that says "no such key", while XPENDING says NOGROUP.
         command = pack("XPENDING", self._stream, self._group)
         pending, oldest, by_consumer = yield from self._exchange(what, command, _pending)
         lag = yield from self._exchange(what, pack("XINFO", "GROUPS", self._stream), self._lag)

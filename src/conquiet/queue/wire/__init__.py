@@ -1,4 +1,4 @@
-"""Redis commands as bytes and replies as values, for whoever talks to Redis past the queue itself."""
+"""Redis commands as bytes and replies as values; also for rooms that talk to Redis directly."""
 
 from conquiet.queue.wire.commands import (
     as_mapping,

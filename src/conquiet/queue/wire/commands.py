@@ -1,7 +1,6 @@
-"""Commands as bytes, and replies as messages. No input, no output, no state.
+"""Commands as bytes, and replies as messages. Pure functions.
 
-Commands are packed here and not by the Redis client, whose packing takes longer than the server needs for the
-work; replies are read as bytes whatever the client's `decode_responses` says, in RESP 2 or 3.
+Commands are packed here, because the Redis client needs longer to pack one than the server to run it. Replies are read as bytes whatever the client's `decode_responses` says, in RESP 2 or 3.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def bulk(value: bytes) -> bytes:
 
 
 def bulk_head(count: int, *parts: bytes | str | int) -> bytes:
-    """The start of a command of `count` parts in all, of which these are the first."""
+    """The start of a command of `count` parts, with the first of them."""
     encoded = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
     return b"*%d\r\n%b" % (count, b"".join(map(bulk, encoded)))
 
@@ -46,7 +45,7 @@ def pack(*parts: bytes | str | int) -> bytes:
 
 
 def text(reply: bytes) -> str:
-    """A reply that is a text. Of another kind, it is no reply of Redis's: TypeError, as below."""
+    """A reply that must be a string. These functions raise TypeError for a reply that Redis does not give."""
     return bytes.decode(reply)
 
 
@@ -80,14 +79,14 @@ def as_mapping(reply: Any) -> Mapping[bytes, Any]:
 
 
 def name_of(name: bytes) -> str:
-    """A stream or a consumer of anybody's, to be shown: to Redis a name is bytes, and need not be UTF-8."""
+    """The name of a stream or consumer, for display: Redis names are bytes and need not be UTF-8."""
     return name.decode(errors="backslashreplace")
 
 
 def parse_entries(
     entries: Iterable[Any], stream: str, group: str
 ) -> tuple[list[QueueMessage], list[MalformedEntry]]:
-    """Each entry as a message, or as the reason why it is none: one bad entry costs none of the others."""
+    """The messages, and the malformed entries with a reason each: one bad entry does not affect the others."""
     messages: list[QueueMessage] = []
     malformed: list[MalformedEntry] = []
     for raw_id, fields in entries:
@@ -105,6 +104,6 @@ def parse_entries(
 
 
 def _names(fields: list[bytes]) -> str:
-    """Field names for a message: a few, short, and whatever they hold made harmless."""
+    """Field names for an error message: at most five, shortened and escaped."""
     names = [ascii(name[:40].decode(errors="replace")) for name in fields[::2]]
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

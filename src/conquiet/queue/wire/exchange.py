@@ -1,6 +1,6 @@
 """One command and its reply over a connection of the client's pool, as a flow for both kinds of client.
 
-The client's own `execute_command` is passed by: it retries by default, and no command here is ever sent twice.
+The client's `execute_command` is not used: it retries by default, and no command here may be sent twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["TRANSPORT_ERRORS", "Exchange", "translated"]
 
 _GRACE_SECONDS = 5.0  # how much longer than BLOCK a blocking read may take before the server counts as lost
 
-# What comes of a reply that is none of Redis's: from the client's parser, and from whoever takes a reply apart.
+# What a reply that is not Redis's causes, in the client's parser and in the functions of `commands`.
 _MISSHAPEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 TRANSPORT_ERRORS = (RedisError, OSError, *_MISSHAPEN)
 
@@ -80,9 +80,9 @@ class Exchange:
                 reply = yield self._read(connection, block_ms)
                 return reply if parse is None else parse(reply)
             except ResponseError:
-                raise  # a reply like any other: the connection is in order
+                raise  # an ordinary reply: the connection is in order
             except BaseException:
-                # Whatever interrupted us, a reply may still be on its way: never let the next command read it.
+                # A reply may still be on its way: the next command must not read it.
                 yield Call(connection.disconnect, shield=True)
                 raise
             finally:
@@ -96,7 +96,7 @@ class Exchange:
             return Call(read)  # under the client's own socket_timeout
         seconds = min(block_ms / 1000, 1e6) + _GRACE_SECONDS
         if self._awaits:
-            # redis-py's own limit would answer None here, as if the stream were empty, and leave the real reply
+            # redis-py's own limit would return None here, as if the stream were empty, while the real reply is still
             # on its way. Ours cancels the read, and the connection is closed.
             return Call(partial(read, timeout=math.inf), timeout=seconds)
         return Call(partial(read, timeout=seconds))

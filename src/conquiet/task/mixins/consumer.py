@@ -25,28 +25,28 @@ _POLICY = ConsumerPolicy()
 
 
 class _Consumer:
-    """What both variants have: the steps a task may implement, and stop()."""
+    """What both variants share: the steps that a consumer task implements, and `stop()`."""
 
-    span_payload_fields: Sequence[str] = ()  # payload fields that spans may show; no other is
-    tracer_provider: Any = None  # an OpenTelemetry TracerProvider of its own; None: the process's
+    span_payload_fields: Sequence[str] = ()  # the only payload fields that spans show
+    tracer_provider: Any = None  # an OpenTelemetry TracerProvider; None: the one of the process
 
     def process_transaction(self, transaction: Transaction) -> Any:
-        """The work. Its value goes to the success handler; raise TransactionException(…, BUSINESS) to refuse."""
+        """Do the work. The success handler gets the value; raise TransactionException(…, BUSINESS) to refuse it."""
         raise NotImplementedError
 
     @empty
     def handle_transaction_success(self, transaction: Transaction, result: Any) -> Any:
-        """After `process_transaction` has returned `result`."""
+        """Called after `process_transaction` has returned `result`."""
 
     def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> Any:
-        """After `transaction` has failed for good, once."""
+        """Called once, after `transaction` has failed for good."""
 
     def redact(self, text: str) -> str:
-        """The text of an exception as spans and messages may show it; DSN passwords are gone already."""
+        """The text of an exception as spans and messages may show it; DSN passwords are already removed."""
         return text
 
     def stop(self) -> None:
-        """End the loops that run now: what has begun is finished and settled, the rest is reported. Any thread."""
+        """End the running loops: what has begun is finished and settled, the rest is reported. Safe from any thread."""
         for loop in list(self._loops()):
             loop.stop()
 
@@ -84,7 +84,7 @@ class ConsumerMixin(_Consumer):
         _refuse_coroutines(connector, "fetch_transactions", "settle", "release")
         if inspect.iscoroutinefunction(on_outcome):
             raise TaskConfigError("on_outcome is a coroutine function: AsyncConsumerMixin awaits it")
-        # Past the bound the loop ends; no call is begun that could be one more.
+        # Beyond the bound the loop ends, and no further call is started meanwhile.
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
         with self._running(ConsumeLoop(self, source, policy, clock, calls, on_outcome)) as loop:
             return run(loop.run(), clock=clock, calls=calls)
@@ -96,10 +96,10 @@ class ConsumerMixin(_Consumer):
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outcome:
-        """The life of one transaction, outside any loop: nothing is fetched or settled."""
+        """Run one transaction through its steps, outside any loop: nothing is fetched or settled."""
         _refuse_coroutines(self, *_STEPS)
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
-        # Nobody can cut this off: a CancelledError is the task's own, and its failure.
+        # Nothing can cut this off: a CancelledError comes from the task's own code and is a failure.
         cycle = Lifecycle(self, policy, clock, is_cut_off=lambda: False)
         return run(cycle.run(transaction), clock=clock, calls=calls)
 
@@ -127,7 +127,7 @@ class AsyncConsumerMixin(_Consumer):
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outcome:
-        """The life of one transaction, outside any loop: nothing is fetched or settled."""
+        """Run one transaction through its steps, outside any loop: nothing is fetched or settled."""
         caller = asyncio.current_task()
         assert caller is not None
         before = caller.cancelling()

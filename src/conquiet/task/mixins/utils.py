@@ -1,4 +1,4 @@
-"""Context and time limits around one call, as the engine itself applies them."""
+"""Context and time limits for one call, as the engine itself applies them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ async def run_with_timeout_async(fn: Callable[..., Awaitable[T]], *args: Any, ti
 
 
 def with_context(fn: Callable[P, T]) -> Callable[P, T]:
-    """`fn`, so that wherever it is called (on another thread, say) it runs in today's context, spans included."""
+    """`fn`, bound to the current context, spans included, wherever it is called (on another thread, say)."""
     context = copy_context()
 
     @wraps(fn)
     def in_context(*args: P.args, **kwargs: P.kwargs) -> T:
-        # A copy for each call: a context can be entered once at a time, and what a call sets is its own.
+        # A copy for each call: a context cannot be entered twice at a time, and calls must not see what others set.
         return context.copy().run(fn, *args, **kwargs)
 
     return in_context
@@ -46,13 +46,13 @@ def with_context(fn: Callable[P, T]) -> Callable[P, T]:
 def with_context_async(
     fn: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """`fn`, so that in whatever task it is awaited it runs in today's context, spans included."""
+    """`fn`, bound to the current context, spans included, in whichever asyncio task it is awaited."""
     context = copy_context()
 
     @wraps(fn)
     async def in_context(*args: P.args, **kwargs: P.kwargs) -> T:
         value: Any = call_in(context.copy(), lambda: fn(*args, **kwargs))
-        if inspect.isawaitable(value):  # one that did not wait for anything has ended by now
+        if inspect.isawaitable(value):  # a coroutine that did not wait for anything has already ended
             value = await value
         ended: T = value
         return ended

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from conquiet.errors import JobConfigError
 from conquiet.jobs import JobStore, RetrySchedule, open_store
-from conquiet.reconcile.report import job_times as analytics_jobs
+from conquiet.reconcile.report import job_history as analytics_jobs
 from conquiet.reconcile.report.job_history import (
     ATTEMPT_OUTCOMES,
     ATTEMPTS,

@@ -207,18 +207,22 @@ def test_a_worker_goes_on_whatever_the_encoding(encoded: str) -> None:
 def test_a_text_that_is_none_in_a_database_without_encoding(
     source: Source, encoded: str, column: str
 ) -> None:
-    """The server sends nothing then. Nothing is claimed, and with the row mended all is served."""
+    """The server sends nothing then. A claim sets that row aside, and serves the others."""
     store = source.open_dsn(encoded)
     store.enqueue_many(QUEUE, [NewJob({}, id) for id in ("first", "bad", "last")])
     with psycopg.connect(encoded, autocommit=True) as admin:
         admin.execute(
             f"UPDATE conquiet_jobs SET {column} = convert_from('\\xff41', 'SQL_ASCII') WHERE id = 'bad'"
         )
-        for refused in (store.list, lambda: store.claim(QUEUE, 5)):
-            with pytest.raises(StoreUnavailableError, match="invalid byte sequence.*Nothing was changed"):
-                refused()
-        admin.execute(f"UPDATE conquiet_jobs SET {column} = 'bad' WHERE id NOT IN ('first', 'last')")
-    assert [job.id for job in store.claim(QUEUE, 5)] == ["first", "bad", "last"]
+        with pytest.raises(StoreUnavailableError, match="invalid byte sequence.*Nothing was changed"):
+            store.list()
+        assert [job.id for _ in range(2) for job in store.claim(QUEUE, 5)] == ["first", "last"]
+        assert store.claim(QUEUE, 5) == []
+        if column != "error":
+            admin.execute(f"UPDATE conquiet_jobs SET {column} = 'bad' WHERE id NOT IN ('first', 'last')")
+    (failed,) = store.list(state=JobState.FAILED)
+    assert failed.id == "bad"
+    assert failed.error.startswith("its row cannot be read: invalid byte sequence")
 
 
 def test_a_transaction_in_another_encoding(encoded: str, encoding: str) -> None:

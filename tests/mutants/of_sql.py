@@ -76,9 +76,8 @@ MUTANTS: list[Mutant] = [
         ("foreign-error",),
         (
             "conquiet.jobs.backends.sqlite.connection:SqliteConnection._translated",
-            "except sqlite3.OperationalError as error:\n"
-            '        raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error',
-            "except sqlite3.OperationalError as error:\n        raise",
+            "kind = DamagedRowError if _is_about_values(error) else StoreUnavailableError",
+            "raise",
         ),
     ),
     mutant(
@@ -138,7 +137,7 @@ MUTANTS: list[Mutant] = [
         ("version",),
         (
             f"{POSTGRES}[claim_ready]",
-            "lease_version = least(lease_version::bigint + 1, 2147483647)",
+            "lease_version = lease_version + 1",
             "lease_version = greatest(lease_version, 1)",
         ),
     ),

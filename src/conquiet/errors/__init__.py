@@ -21,6 +21,7 @@ The tree is cut by what the caller can do, whichever room raises the error. Six 
     │       └── KeyReusedError                 ... with the idempotency key of another report
     ├── UnavailableError                       not reached, or not now; nothing was changed: try again later
     │   ├── StoreUnavailableError              jobs, reports: the database was not reached, is locked or full
+    │   │   └── DamagedRowError                ... or a row that was written past the store makes a statement fail
     │   ├── QueueConnectionError               queue: Redis was not reached, or the connection failed
     │   ├── QueueFullError                     in-process queue: it holds as many items as it may
     │   ├── IntakeBusyError                    reconciliation: no report can be taken in now
@@ -98,6 +99,7 @@ from conquiet.errors.rooms import (
     AttemptOrderError,
     CallTimeoutError,
     ConsumerTakenError,
+    DamagedRowError,
     DataLossError,
     DuplicateJobError,
     FlowError,
@@ -165,6 +167,7 @@ __all__ = [
     "ConfigError",
     "ConquietError",
     "ConsumerTakenError",
+    "DamagedRowError",
     "DataLossError",
     "DuplicateJobError",
     "FlowError",

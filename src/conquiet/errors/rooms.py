@@ -167,6 +167,10 @@ class StoreUnavailableError(JobError, UnavailableError):
     """The store was not reached or refused for now (no connection, locked, full). Nothing was changed."""
 
 
+class DamagedRowError(StoreUnavailableError):
+    """A value that somebody wrote into the table past the store makes a statement fail. Nothing was changed."""
+
+
 class StoreOutcomeUnknownError(StoreUnavailableError, OutcomeUnknownError):
     """The connection broke after a change was sent and before the answer came: it may have happened.
 

@@ -24,7 +24,7 @@ from conquiet.errors import (
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
-from conquiet.jobs.backends.damage import UNREADABLE, failed, shown_job
+from conquiet.jobs.backends.damage import UNREADABLE, claimed, damage, extended, settled, shown_job
 from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.backends.rows import job_of
 from conquiet.jobs.error_text import error_text
@@ -140,18 +140,18 @@ class JobOperations:
         jobs: list[Job] = []
         more = True
         while more and len(jobs) < limit:
-            # A second time only if jobs were failed in passing, and took places of this claim: they had lost their
-            # last lease, or cannot be read.
+            # A second time only if jobs were failed in passing, and took places of this claim: they had lost their last
+            # lease; or somebody damaged their rows, and there is none yet whose lease would run meanwhile.
             try:
-                rows, more = yield from self.backend.claim(claim._replace(limit=limit - len(jobs)))
-                broken = _add_readable(rows, jobs)
-                if broken:
-                    yield from self.backend.settle(broken, None)
+                rows, more = yield from claimed(self.backend, claim._replace(limit=limit - len(jobs)))
+                damaged = _add_readable(rows, jobs)
+                for row in damaged:
+                    yield from self.backend.set_aside(row.id, row.lease_token or "", damage(row))
             except StoreUnavailableError:
                 if not jobs:
                     raise
                 break  # what is leased already must reach its worker; the next claim will tell
-            more = more or bool(broken)
+            more = more or bool(damaged and not jobs)
         return jobs
 
     def ack(self, job: Job, connection: Any) -> Flow[None]:
@@ -191,7 +191,7 @@ class JobOperations:
 
     def heartbeat_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
         items = [(job, _token("heartbeat", job) if _held("heartbeat", job) else None) for job in jobs]
-        current = yield from self.backend.heartbeat([(job.id, token) for job, token in items if token])
+        current = yield from extended(self.backend, [(job.id, token) for job, token in items if token])
         return [_result("heartbeat", job, token in current) for job, token in items]
 
     def get(self, job_id: str) -> Flow[Job | None]:
@@ -267,7 +267,7 @@ class JobOperations:
     def _settle(self, what: str, items: Sequence[tuple[Job, Settlement | None]]) -> Flow[list[SettleResult]]:
         """Item by item what the single call would do; the second of two for one lease finds it gone."""
         first = {end.token: end for _, end in reversed(items) if end is not None}
-        current = (yield from self.backend.settle(list(first.values()), None)) if first else set()
+        current = (yield from settled(self.backend, list(first.values()))) if first else set()
         if len(current) == len(items):  # as is usual
             return [SettleResult(job.id, True) for job, _ in items]
         results = []
@@ -279,15 +279,15 @@ class JobOperations:
         return results
 
 
-def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[Settlement]:
-    """Add the jobs in `rows` to `jobs`; the ends of those that somebody damaged: no worker can run them."""
-    broken = []
+def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[JobRow]:
+    """Add the jobs in `rows` to `jobs`; the rows that somebody damaged."""
+    damaged = []
     for row in rows:
         try:
             jobs.append(job_of(row))
-        except UNREADABLE as error:
-            broken.append(failed(row, error))
-    return broken
+        except UNREADABLE:
+            damaged.append(row)
+    return damaged
 
 
 def _queue_or_all(queue: str | None) -> str | None:

@@ -105,6 +105,14 @@ class MemoryBackend:
                     break
             return rows, failed and len(rows) < claim.limit
 
+    def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
+        end = Settlement(job_id, token, JobState.FAILED, "failed", error=reason, error_type="DamagedRow")
+        yield from self.settle([end], None)
+
+    def set_aside_next(self, queues: Sequence[str], reason: str) -> Flow[bool]:
+        yield from ()
+        return False  # its claims never fail
+
     def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
         yield from ()
         if connection is not None:

@@ -14,9 +14,6 @@ from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 __all__ = ["Backend", "Claim", "Inserted", "JobRow", "NewRow", "Settlement"]
 
 
-Time = Any  # float | datetime
-
-
 class NewRow(NamedTuple):
     id: str
     payload: str
@@ -32,7 +29,7 @@ class Inserted(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job as stored; times are aware datetimes or seconds since 1970, as the back end has them."""
+    """A job as stored; times are seconds since 1970."""
 
     id: str
     queue: str
@@ -41,18 +38,18 @@ class JobRow(NamedTuple):
     state: str
     retries: int
     max_retries: int
-    retry_at: Time | None
-    enqueued_at: Time
+    retry_at: float | None
+    enqueued_at: float
     correlation_id: str | None
     lease_token: str | None
     lease_version: int
-    lease_expires_at: Time | None
+    lease_expires_at: float | None
     lease_ttl: float | None
     lease_worker: str | None
-    lease_started_at: Time | None
+    lease_started_at: float | None
     lease_expiries: int
     error: str | None
-    finished_at: Time | None
+    finished_at: float | None
     attempts: str  # JSON array, see `rows.py`; without the last attempt of a job that Succeeded
 
 
@@ -94,7 +91,16 @@ class Backend(Protocol):
         """Add rows. With `skip` ids that exist are left out, else they raise DuplicateJobError and none is added."""
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
-        """Lease the next jobs; and whether jobs were failed on the way, so that more may be claimable."""
+        """Lease the next jobs; and whether jobs were failed on the way, so that more may be claimable.
+
+        DamagedRowError, with nothing leased, if the statement fails because of what stands in a row.
+        """
+
+    def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
+        """Fail a leased job whose row cannot be read; nothing of the row but its id and token is looked at."""
+
+    def set_aside_next(self, queues: Sequence[str], reason: str) -> Flow[bool]:
+        """Fail the job that a claim of one would lease next; False if there is none."""
 
     def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
         """End leases; the tokens whose lease was current."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ __all__ = [
     "EXPIRED_ERROR",
     "GIVEN",
     "STATES",
-    "as_datetime",
     "attempt_json",
     "attempts_of",
     "duplicate_error",
@@ -41,7 +39,7 @@ _STORED_ATTEMPTS = msgspec.json.Decoder(
 
 
 def job_of(row: JobRow) -> Job:
-    """The job in a sound row; of one that somebody has damaged an error, see `damage.py`."""
+    """The job in a row; one of UNREADABLE if somebody has damaged it."""
     # Hot, and a name looked up in a named tuple costs as much as building a lease: unpacked at once.
     (
         job_id,
@@ -79,7 +77,7 @@ def job_of(row: JobRow) -> Job:
         raise TypeError("a column holds what it cannot hold")
     lease = None
     if token is not None and state == IN_FLIGHT:
-        lease = Lease(token, version, as_datetime(expires_at), ttl or 0.0, worker or "")
+        lease = Lease(token, version, utc(expires_at), ttl or 0.0, worker or "")  # type: ignore[arg-type]
     return Job(
         job_id,
         queue,
@@ -88,18 +86,14 @@ def job_of(row: JobRow) -> Job:
         STATES[state],
         retries,
         max_retries,
-        None if retry_at is None else as_datetime(retry_at),
-        as_datetime(enqueued_at),
+        None if retry_at is None else utc(retry_at),
+        utc(enqueued_at),
         lease,
         error,
         () if attempts == "[]" and state != SUCCEEDED else _attempts(row),
         correlation_id,
         lease_expiries,
     )
-
-
-def as_datetime(time: Any) -> datetime:
-    return time if type(time) is datetime else utc(time)
 
 
 def attempts_of(stored: str | bytes) -> tuple[Attempt, ...]:
@@ -116,7 +110,7 @@ def _attempts(row: JobRow) -> tuple[Attempt, ...]:
     if row.state != SUCCEEDED:
         return written
     # The hot path writes no history: what an ack would add stands in the row.
-    started_at, ended_at = as_datetime(row.lease_started_at), as_datetime(row.finished_at)
+    started_at, ended_at = utc(row.lease_started_at), utc(row.finished_at)  # type: ignore[arg-type]
     return (*written, Attempt(row.lease_version, row.lease_worker or "", started_at, ended_at, "succeeded"))
 
 

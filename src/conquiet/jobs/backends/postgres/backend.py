@@ -18,8 +18,7 @@ from conquiet.errors import JobConfigError, PayloadError, StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs.backends import schema
 from conquiet.jobs.backends.caller_connection import driver_connection
-from conquiet.jobs.backends.damage import shown_name
-from conquiet.jobs.backends.postgres.connections import ENQUEUE, PostgresConnections, read_one_by_one
+from conquiet.jobs.backends.postgres.connections import ENQUEUE, PostgresConnections
 from conquiet.jobs.backends.postgres.values import (
     COLUMNS,
     LEASED,
@@ -148,6 +147,14 @@ class PostgresBackend(PostgresConnections):
         leased = [row for row in rows if row.state == JobState.IN_FLIGHT]
         return leased, len(leased) < len(rows)
 
+    def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
+        values = {"id": job_id, "token": token, "reason": reason}
+        yield from self._count(_SQL["set_aside"], values, "set aside")
+
+    def set_aside_next(self, queues: Sequence[str], reason: str) -> Flow[bool]:
+        values = {"queues": list(queues), "reason": reason}
+        return bool((yield from self._count(_SQL["set_aside_next"], values, "set aside")))
+
     def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
         acks = [end for end in settlements if end.state is JobState.SUCCEEDED]
         others = [end for end in settlements if end.state is not JobState.SUCCEEDED]
@@ -191,7 +198,7 @@ class PostgresBackend(PostgresConnections):
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         rows = yield from self._rows(_SQL["stats"], {"queue": queue})
-        return [QueueStats(shown_name(name), *counts) for name, *counts in rows]
+        return [QueueStats(*row) for row in rows]
 
     def retry(self, job_id: str) -> Flow[bool]:
         return bool((yield from self._rows(_SQL["retry"], {"id": job_id}, "retry")))
@@ -265,10 +272,7 @@ class PostgresBackend(PostgresConnections):
         if theirs is not None:
             return (yield from self._rows_in(_psycopg(theirs), sql, values, change, savepoint))
         cursor = yield from self._execute(sql, values, change)
-        try:
-            rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
-        except (psycopg.Error, ValueError, ArithmeticError):  # and somebody has damaged one
-            rows = read_one_by_one(cursor)
+        rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
         return rows
 
     def _count(self, sql: str, values: dict[str, Any], change: str) -> Flow[int]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 
 from conquiet.access import access_problem
 from conquiet.errors import (
     AccessProblem,
+    DamagedRowError,
     JobConfigError,
     PayloadError,
     StoreClosedError,
@@ -24,11 +24,10 @@ from conquiet.errors import (
     redact,
 )
 from conquiet.flow import Call, Flow
-from conquiet.jobs.backends.damage import Unreadable
 from conquiet.jobs.backends.postgres.listener import AsyncListener, Listener, is_quiet
 from conquiet.redaction import redact_dsn, without_password
 
-__all__ = ["ENQUEUE", "PostgresConnections", "read_one_by_one"]
+__all__ = ["ENQUEUE", "PostgresConnections"]
 
 ENQUEUE = "enqueue"  # the one step of which a taken id is the caller's own affair
 
@@ -43,9 +42,10 @@ _CONNECTION = {
 }
 # Whatever the database or the DSN say: in another encoding not every text could be sent, or read as a text.
 _ENCODING = {"client_encoding": "UTF8"}
-# UTC for the datetimes that we read. One plan for all: planning the claim takes as long as running it, and PostgreSQL,
-# left alone, plans it anew each time. And the server shall notice a worker whose machine is gone: until then the rows of
-# its transaction are locked, and nobody else can claim them. (Over a Unix socket these have no effect.)
+# UTC for the datetimes that a handler reads on a connection of ours. One plan for all values: planning the claim takes as
+# long as running it, and PostgreSQL by itself plans it anew each time. Keepalives, so that the server notices a worker
+# whose machine is gone: until then the rows of its transaction are locked, and nobody else can claim them. (They have no
+# effect over a Unix socket.)
 _SETS = (
     "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan; "
     "SET tcp_keepalives_idle TO 10; SET tcp_keepalives_interval TO 5; SET tcp_keepalives_count TO 3"
@@ -160,6 +160,8 @@ class PostgresConnections:
             raise _unavailable(place, error) from error
         except (pg.UntranslatableCharacter, UnicodeEncodeError) as error:
             raise _untranslatable(place, what) from error
+        except psycopg.DataError as error:  # our own values are checked: this one stood in a row
+            raise DamagedRowError(f"{place}: {redact(str(error)).strip()}. Nothing was changed") from error
         except (psycopg.Error, UnicodeError) as error:
             if connection.closed and unknown:
                 raise _unknown(place, error) from error
@@ -186,29 +188,3 @@ def _untranslatable(place: str, what: str) -> PayloadError | JobConfigError:
     if what == ENQUEUE:
         return PayloadError(f"{reason}. Nothing was enqueued: use a database with ENCODING 'UTF8'")
     return JobConfigError(f"{reason}. Nothing was changed: use a database with ENCODING 'UTF8'")
-
-
-def read_one_by_one(cursor: Any) -> list[tuple[Any, ...]]:
-    """The rows that `cursor` holds, where fetching them failed: each value of which nothing can be made is `Unreadable`.
-
-    The statement has been executed, and may have leased these rows: with one that somebody damaged (a time that Python
-    has not) its neighbours must not be lost.
-    """
-    result, transformer = cursor.pgresult, Transformer(cursor)
-    loaders = [
-        transformer.get_loader(result.ftype(column), result.fformat(column))
-        for column in range(result.nfields)
-    ]
-    return [
-        tuple(_loaded(loader, result.get_value(row, column)) for column, loader in enumerate(loaders))
-        for row in range(result.ntuples)
-    ]
-
-
-def _loaded(loader: Any, value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return loader.load(value)
-    except (psycopg.Error, ValueError, ArithmeticError) as error:
-        return Unreadable(value.decode(errors="replace"), str(error))

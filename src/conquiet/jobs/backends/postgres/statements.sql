@@ -60,7 +60,7 @@ WITH ready AS (
 UPDATE conquiet_jobs AS job SET
     state = 'InFlight',
     lease_token = %(token)s || seq,
-    lease_version = least(lease_version::bigint + 1, 2147483647),
+    lease_version = lease_version + 1,
     lease_expires_at = (SELECT clock_timestamp()) + %(ttl)s * interval '1 second',
     lease_ttl = %(ttl)s,
     lease_worker = %(worker)s,
@@ -94,7 +94,7 @@ WITH ready AS (
     UPDATE conquiet_jobs AS job SET
         state = 'InFlight',
         lease_token = %(token)s || seq,
-        lease_version = least(lease_version::bigint + 1, 2147483647),
+        lease_version = lease_version + 1,
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
         lease_worker = %(worker)s,
@@ -104,23 +104,23 @@ WITH ready AS (
 ), again AS (
     -- The lease before this one has lapsed: that goes into the history, and once too often is the end.
     UPDATE conquiet_jobs AS job SET
-        state = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
+        state = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
         attempts = attempts || jsonb_build_array(jsonb_build_array(lease_version, lease_worker,
             date_part('epoch', lease_started_at), date_part('epoch', lease_expires_at), 'lease expired', NULL,
-            CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
-            CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s
-                THEN format(%(expired_error)s, lease_expiries::bigint + 1) END)),
-        error = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s
-            THEN format(%(expired_error)s, lease_expiries::bigint + 1) ELSE error END,
-        finished_at = CASE WHEN lease_expiries::bigint + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
-        retry_at = CASE WHEN lease_expiries::bigint + 1 < %(max_lease_expiries)s THEN retry_at END,
-        lease_token = CASE WHEN lease_expiries::bigint + 1 < %(max_lease_expiries)s THEN %(token)s || seq END,
-        lease_version = least(lease_version::bigint + (lease_expiries::bigint + 1 < %(max_lease_expiries)s)::int, 2147483647),
+            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'LeaseExpired' END,
+            CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
+                THEN format(%(expired_error)s, lease_expiries + 1) END)),
+        error = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s
+            THEN format(%(expired_error)s, lease_expiries + 1) ELSE error END,
+        finished_at = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN clock_timestamp() END,
+        retry_at = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN retry_at END,
+        lease_token = CASE WHEN lease_expiries + 1 < %(max_lease_expiries)s THEN %(token)s || seq END,
+        lease_version = lease_version + (lease_expiries + 1 < %(max_lease_expiries)s)::int,
         lease_expires_at = clock_timestamp() + %(ttl)s * interval '1 second',
         lease_ttl = %(ttl)s,
         lease_worker = %(worker)s,
         lease_started_at = clock_timestamp(),
-        lease_expiries = least(lease_expiries::bigint + 1, 2147483647)
+        lease_expiries = lease_expiries + 1
     WHERE ctid = ANY(ARRAY(SELECT place FROM chosen WHERE lapsed))
     RETURNING job.seq, job.waiting, {columns}
 )
@@ -170,18 +170,31 @@ RETURNING done.place, job.queue, done.state = 'Ready' AND done.delay IS NULL AS 
 )
 SELECT ended.place FROM ended CROSS JOIN (SELECT count(*) FROM woken) AS told;
 
+-- name: set_aside
+-- Fails a leased job whose row cannot be read: its history is left as it is, too.
+UPDATE conquiet_jobs SET state = 'Failed', error = %(reason)s, finished_at = clock_timestamp(), lease_token = NULL,
+    lease_expires_at = NULL
+WHERE id = %(id)s AND lease_token = %(token)s;
+
+-- name: set_aside_next
+-- The same for the job that would be claimed next, where its row makes the claim fail.
+UPDATE conquiet_jobs SET state = 'Failed', error = %(reason)s, finished_at = clock_timestamp(), lease_token = NULL,
+    lease_expires_at = NULL
+WHERE id = (SELECT id FROM conquiet_jobs WHERE queue = ANY(%(queues)s::text[])
+    AND (state = 'Ready' AND (NOT waiting OR retry_at <= clock_timestamp())
+        OR state = 'InFlight' AND lease_expires_at <= clock_timestamp())
+    ORDER BY priority, seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
+
 -- name: heartbeat
 -- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a
--- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current. (A ttl that
--- somebody damaged extends nothing, and fails no neighbours.)
+-- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
 WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[])),
 free AS (
     SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
     WHERE job.state = 'InFlight' AND job.lease_expires_at > clock_timestamp() FOR NO KEY UPDATE OF job SKIP LOCKED
 ), extended AS (
     UPDATE conquiet_jobs AS job
-    SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp()
-        + CASE WHEN job.lease_ttl BETWEEN 0 AND 4e9 THEN job.lease_ttl END * interval '1 second')
+    SET lease_expires_at = greatest(job.lease_expires_at, clock_timestamp() + job.lease_ttl * interval '1 second')
     FROM free WHERE job.id = free.id RETURNING job.lease_token, job.lease_expires_at
 )
 SELECT lease_token, date_part('epoch', lease_expires_at) FROM extended

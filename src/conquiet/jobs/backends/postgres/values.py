@@ -19,7 +19,12 @@ __all__ = [
     "text_array",
 ]
 
-_CASTS = {"attempts": "attempts::text"}
+# Times as numbers: PostgreSQL has some that datetime has not (infinity, years above 9999), which would fail the fetch of
+# all rows.
+_CASTS = {
+    "attempts": "attempts::text",
+    **{name: f"date_part('epoch', job.{name})" for name in JobRow._fields if name.endswith("_at")},
+}
 COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 LEASED = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields if name not in GIVEN)
 

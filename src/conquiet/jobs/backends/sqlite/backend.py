@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.flow import Call, Flow, Signal, Sleep
-from conquiet.jobs.backends.damage import shown_name
 from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
 from conquiet.jobs.backends.registry import names_no_store
 from conquiet.jobs.backends.sqlite.steps import SqliteSteps
@@ -85,6 +84,13 @@ class SqliteBackend(SqliteSteps):
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         return (yield from self._call(self._claim, claim))
 
+    def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
+        yield from self._change("set_aside", id=job_id, token=token, reason=reason, now=self._now())
+
+    def set_aside_next(self, queues: Sequence[str], reason: str) -> Flow[bool]:
+        names = json.dumps(list(queues))
+        return bool((yield from self._change("set_aside_next", queues=names, reason=reason, now=self._now())))
+
     def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
         return (yield from self._call_in(connection, self._settle, settlements))
 
@@ -103,7 +109,7 @@ class SqliteBackend(SqliteSteps):
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         rows = yield from self._rows("stats", queue=queue, now=self._now())
-        return [QueueStats(shown_name(name), *counts) for name, *counts in rows]
+        return [QueueStats(*row) for row in rows]
 
     def _rows(self, name: str, **values: Any) -> Flow[list[Any]]:
         return (yield from self._call(partial(self._read, name, **values)))

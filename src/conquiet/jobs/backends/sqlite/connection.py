@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from conquiet.access import access_problem
-from conquiet.errors import JobConfigError, StoreClosedError, StoreUnavailableError
+from conquiet.errors import DamagedRowError, JobConfigError, StoreClosedError, StoreUnavailableError
 from conquiet.jobs.backends.caller_connection import driver_connection
-from conquiet.jobs.backends.damage import Unreadable
 from conquiet.sqlite_files import commits_by_itself, connected, rolled_back, unusable_path
 
 __all__ = ["SqliteConnection"]
-
-T = TypeVar("T")
 
 
 class SqliteConnection:
@@ -72,21 +68,6 @@ class SqliteConnection:
             cursor.row_factory = None  # the caller's connection may make other rows
             return cursor.execute(sql, values)
 
-    def _enduring(self, step: Callable[[], T]) -> T:
-        """`step`, which is undone if it fails; and again if a text was met that is no UTF-8.
-
-        SQLite takes any bytes for a text, and one that somebody wrote past the store would fail the read of all its
-        neighbours. From then on this connection gives such values as `Unreadable`: slower, so it does not begin so.
-        """
-        try:
-            return step()
-        except StoreUnavailableError as error:
-            connection = self._connection
-            if connection is None or connection.text_factory is not str or "UTF-8" not in str(error):
-                raise
-            connection.text_factory = _any_text
-        return step()
-
     @contextmanager
     def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
         """One atomic step of our own, or a part of the caller's transaction, which the caller commits."""
@@ -118,7 +99,8 @@ class SqliteConnection:
                 raise
             raise StoreUnavailableError(f"{what} on {self.path}: {error}. Nothing was changed") from error
         except sqlite3.OperationalError as error:
-            raise StoreUnavailableError(
+            kind = DamagedRowError if _is_about_values(error) else StoreUnavailableError
+            raise kind(
                 f"{what} on {self.path}: {error}. Nothing was changed", problem=access_problem(error)
             ) from error
         except sqlite3.Error as error:
@@ -129,6 +111,11 @@ class SqliteConnection:
 
 def _is_duplicate(error: sqlite3.IntegrityError) -> bool:
     return error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def _is_about_values(error: sqlite3.OperationalError) -> bool:
+    """Not about the file, a lock or the disk, which have codes of their own: a text is not UTF-8 or not JSON, say."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR
 
 
 def _theirs(connection: Any) -> sqlite3.Connection:
@@ -147,10 +134,3 @@ def _theirs(connection: Any) -> sqlite3.Connection:
             'itself: execute("BEGIN IMMEDIATE") first'
         )
     return theirs
-
-
-def _any_text(raw: bytes) -> str | Unreadable:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        return Unreadable(raw, f"it is no UTF-8 ({error.reason} at byte {error.start})")

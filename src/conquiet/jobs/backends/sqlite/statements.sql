@@ -47,8 +47,7 @@ RETURNING seq, {leased};
 
 -- name: claim
 -- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has an
--- index of its own, so that neither finished nor delayed jobs are ever looked at. (Casts and conditions in the history:
--- what somebody wrote there past the store must not fail the claim of its neighbours.)
+-- index of its own, so that neither finished nor delayed jobs are ever looked at.
 WITH names AS (SELECT value AS queue FROM json_each(:queues)),
 candidates AS (
     SELECT * FROM (SELECT priority, seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
@@ -59,10 +58,8 @@ candidates AS (
 ),
 chosen AS (SELECT seq FROM candidates ORDER BY priority, seq LIMIT :limit)
 UPDATE conquiet_jobs SET
-    attempts = CASE WHEN state = 'InFlight' AND json_valid(attempts) THEN json_insert(attempts, '$[#]', json_array(
-        CAST(lease_version AS INTEGER), CAST(lease_worker AS TEXT),
-        CASE WHEN abs(lease_started_at) < 1e15 THEN json(printf('%!.6f', lease_started_at)) END,
-        CASE WHEN abs(lease_expires_at) < 1e15 THEN json(printf('%!.6f', lease_expires_at)) END, 'lease expired', NULL,
+    attempts = CASE WHEN state = 'InFlight' THEN json_insert(attempts, '$[#]', json_array(lease_version, lease_worker,
+        json(printf('%!.6f', lease_started_at)), json(printf('%!.6f', lease_expires_at)), 'lease expired', NULL,
         CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN 'LeaseExpired' END,
         CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN printf(:expired_error, lease_expiries + 1) END))
         ELSE attempts END,
@@ -89,8 +86,7 @@ UPDATE conquiet_jobs SET state = 'Succeeded', waiting = 0, retry_at = NULL, fini
 WHERE id = ? AND lease_token = ? AND state = 'InFlight' AND lease_expires_at > ?;
 
 -- name: settle
--- Ends a lease, only if the token is the current one and (unless :token_only) has not expired. An id that is no text is
--- given as its bytes.
+-- Ends a lease, only if the token is the current one and (unless :token_only) has not expired.
 UPDATE conquiet_jobs SET
     state = :state,
     retries = retries + :retry,
@@ -98,18 +94,29 @@ UPDATE conquiet_jobs SET
     retry_at = :retry_at,
     finished_at = CASE WHEN :state IN ('Succeeded', 'Failed') THEN :now END,
     error = CASE WHEN :error IS NOT NULL OR :outcome = 'failed' THEN :error ELSE error END,
-    attempts = CASE WHEN :state = 'Succeeded' OR NOT json_valid(attempts) THEN attempts
-        ELSE json_insert(attempts, '$[#]', json_array(CAST(lease_version AS INTEGER), CAST(lease_worker AS TEXT),
-            CASE WHEN abs(lease_started_at) < 1e15 THEN json(printf('%!.6f', lease_started_at)) END,
+    attempts = CASE WHEN :state = 'Succeeded' THEN attempts
+        ELSE json_insert(attempts, '$[#]', json_array(lease_version, lease_worker, json(printf('%!.6f', lease_started_at)),
             json(printf('%!.6f', :now)), :outcome, :category, :error_type, :error)) END,
     lease_token = NULL,
     lease_expires_at = NULL
-WHERE id IN (:id, CAST(:id AS TEXT)) AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);
+WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);
+
+-- name: set_aside
+-- Fails a leased job whose row cannot be read: its history is left as it is, too.
+UPDATE conquiet_jobs SET state = 'Failed', error = :reason, finished_at = :now, lease_token = NULL, lease_expires_at = NULL
+WHERE id = :id AND lease_token = :token;
+
+-- name: set_aside_next
+-- The same for the job that would be claimed next, where its row makes the claim fail.
+UPDATE conquiet_jobs SET state = 'Failed', error = :reason, finished_at = :now, lease_token = NULL, lease_expires_at = NULL
+WHERE seq = (SELECT seq FROM conquiet_jobs WHERE queue IN (SELECT value FROM json_each(:queues))
+    AND (state = 'Ready' AND (NOT waiting OR retry_at <= :now) OR state = 'InFlight' AND lease_expires_at <= :now)
+    ORDER BY priority, seq LIMIT 1);
 
 -- name: heartbeat
 -- Extends a current lease to now + its ttl, never shortens it.
 UPDATE conquiet_jobs
-SET lease_expires_at = max(CAST(lease_expires_at AS REAL), round(:now + CAST(coalesce(lease_ttl, 0) AS REAL), 6))
+SET lease_expires_at = max(lease_expires_at, round(:now + lease_ttl, 6))
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND lease_expires_at > :now
 RETURNING lease_expires_at;
 
@@ -121,7 +128,7 @@ SELECT {columns} FROM conquiet_jobs
 WHERE (:state IS NULL OR state = :state) AND (:queue IS NULL OR queue = :queue) ORDER BY seq LIMIT :limit OFFSET :offset;
 
 -- name: stats
-SELECT queue,
+SELECT CAST(queue AS TEXT),
     count(*) FILTER (WHERE state = 'Ready' AND (retry_at IS NULL OR retry_at <= :now)),
     count(*) FILTER (WHERE state = 'Ready' AND retry_at > :now),
     count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at > :now),

@@ -31,12 +31,14 @@ from conquiet.sqlite_files import read_only
 
 __all__ = ["SqliteSteps"]
 
-# As bytes, whatever they are: a text that is no UTF-8, written past the store, would fail the read of all its neighbours.
+# As bytes: the JSON decoder takes them as they are.
 _CASTS = {"payload": "CAST(payload AS BLOB)"}
 _COLUMNS = ", ".join(_CASTS.get(name, name) for name in JobRow._fields)
 _LEASED = ", ".join(_CASTS.get(name, name) for name in JobRow._fields if name not in GIVEN)
 _SQL = load("sqlite", columns=_COLUMNS, leased=_LEASED)
 _MIGRATIONS = migrations("sqlite")
+# For people, who must see the neighbours of a row in which somebody wrote a text that is not UTF-8.
+_LENIENT = partial(str, encoding="utf-8", errors="replace")
 
 
 class SqliteSteps(SqliteConnection):
@@ -133,9 +135,6 @@ class SqliteSteps(SqliteConnection):
             return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
 
     def _claim(self, claim: Claim) -> tuple[list[JobRow], bool]:
-        return self._enduring(partial(self._claim_once, claim))
-
-    def _claim_once(self, claim: Claim) -> tuple[list[JobRow], bool]:
         token = f"{secrets.token_hex(16)}-"  # with the job's number: one draw of randomness for all
         values = {**claim._asdict(), "queues": json.dumps(claim.queues), "token": token}
         with self._transaction("claim"):
@@ -206,11 +205,13 @@ class SqliteSteps(SqliteConnection):
             return version
 
     def _read(self, name: str, **values: Any) -> list[Any]:
-        return self._enduring(partial(self._read_once, name, **values))
-
-    def _read_once(self, name: str, **values: Any) -> list[Any]:
-        with self._lock, self._translated(name):  # a text that is no UTF-8 is noticed when it is fetched
-            return self._execute(_SQL[name], **values).fetchall()
+        with self._lock, self._translated(name):
+            connection = self._open_connection()
+            connection.text_factory = _LENIENT
+            try:
+                return self._execute(_SQL[name], **values).fetchall()
+            finally:
+                connection.text_factory = str
 
     def _write(self, name: str, **values: Any) -> int:
         with self._transaction(name):

@@ -196,7 +196,7 @@ def spans_by_hand(count: int) -> float:
 
     def work(count: int) -> float:
         task, tracer = Nothing(), trace.get_tracer("bench")
-        step = {
+        step: dict[str, str | int | float] = {
             "conquiet.task": "Nothing",
             "conquiet.max_attempts": 1,
             "conquiet.backoff": 0.0,

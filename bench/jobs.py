@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count as numbers
 from pathlib import Path
 from statistics import median
@@ -199,7 +200,7 @@ for isolation in ("thread", "async"):
         f"postgres_worker_{isolation}",
         unit="jobs",
         count=10_000,
-        ours=lambda count, isolation=isolation: worker_ours(isolation, count),
+        ours=partial(worker_ours, isolation),
         raw=claim_ack_raw,
         pgqueuer=drain("pgqueuer", new_database),
         procrastinate=drain("procrastinate", new_database, share=0.05),

@@ -6,6 +6,7 @@ They are the yardstick of the benchmarks: no validation, no leases kept alive, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import redis
@@ -45,7 +46,8 @@ def stream_read_ack(
     """XREADGROUP and XACK until `count` entries are done; `decode` is what the loop under test does to each."""
     done = 0
     while done < count:
-        entries = client.xreadgroup(GROUP, CONSUMER, {stream: ">"}, count=batch, block=1000)[0][1]
+        answer: Any = client.xreadgroup(GROUP, CONSUMER, {stream: ">"}, count=batch, block=1000)
+        entries = answer[0][1]
         if decode is not None:
             for _, fields in entries:
                 decode(fields[b"data"])

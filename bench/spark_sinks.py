@@ -18,7 +18,7 @@ from conquiet.jobs import migrate, open_store
 from conquiet.queue import connect
 from conquiet.spark.sink.job_rows import COLUMNS
 from conquiet.spark.sink.jobs import JobSink
-from conquiet.spark.sink.options import parsed
+from conquiet.spark.sink.options import JobOptions, parsed
 from conquiet.spark.sink.postgres_staging import PostgresStaging
 from conquiet.spark.sink.writers import Batch, Staged
 
@@ -132,7 +132,9 @@ class WriteRowWriter(DataSourceWriter):
     """Row by row, as Spark hands them out, into the same staging with psycopg's `write_row`; the same commit. No checks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = parsed(options, streaming=False)
+        parsed_options = parsed(options, streaming=False)
+        assert isinstance(parsed_options, JobOptions)
+        self._options = parsed_options
         JobSink(self._options, schema)  # makes the tables
         self._batch = Batch(secrets.token_hex(8), 0)
 

@@ -138,7 +138,7 @@ def _own_doc(thing: Any) -> str:
     """Not what a class inherits from the standard library."""
     if inspect.isclass(thing):
         ours = (base for base in thing.__mro__ if base.__module__.startswith("conquiet"))
-        return next((inspect.cleandoc(base.__doc__) for base in ours if vars(base).get("__doc__")), "")
+        return next((inspect.cleandoc(text) for base in ours if (text := vars(base).get("__doc__"))), "")
     return inspect.getdoc(thing) or ""
 
 

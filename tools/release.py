@@ -96,7 +96,17 @@ def extras() -> list[str]:
 def build() -> Path:
     """The sdist, and the wheel from what is in the sdist."""
     shutil.rmtree(DIST, ignore_errors=True)
-    command = [UV, "build", "-q", "--no-build-isolation", "--python", PYTHON, "--out-dir", DIST, ROOT]
+    command: list[str | Path] = [
+        UV,
+        "build",
+        "-q",
+        "--no-build-isolation",
+        "--python",
+        PYTHON,
+        "--out-dir",
+        DIST,
+        ROOT,
+    ]
     subprocess.run(command, check=True)
     (wheel,) = DIST.glob("*.whl")
     return wheel
@@ -110,7 +120,7 @@ def check(wheel: Path, extra: str, folder: Path) -> int:
     subprocess.run([UV, "venv", "-q", "--python", PYTHON.resolve(), home], check=True)
     wanted = f"{wheel}[{extra}]" if extra else str(wheel)
     locks = [part for lock in ("core", "spark") for part in ("-c", f"requirements/{lock}.txt")]
-    install = [UV, "pip", "install", "-q", "--python", python, *locks, wanted]
+    install: list[str | Path] = [UV, "pip", "install", "-q", "--python", python, *locks, wanted]
     subprocess.run(install, check=True, cwd=ROOT)
     # Isolated (-I): neither the checkout nor PYTHONPATH stand in for what the wheel lacks.
     tried = subprocess.run([python, "-I", __file__, "--try-doors", extra], cwd=home)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 __all__ = ["CANARY", "Hostile", "corpus", "deep", "huge"]
 
@@ -184,8 +185,8 @@ def _numbers() -> Family:
     ):
         yield f'{{"value":{number}}}'
         yield f'{{"a":[0,{{"value":{number}}}]}}'
-    for number in (2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**4298)):
-        yield f'{{"value":{number}}}', {"value": number}
+    for whole in (2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, -(10**4298)):
+        yield f'{{"value":{whole}}}', {"value": whole}
     for number, value in (("1e-400", 0.0), ("-0.0", 0.0), ("1e308", 1e308), ("5e-324", 5e-324)):
         yield f'{{"value":{number}}}', {"value": value}
 
@@ -203,14 +204,14 @@ def _surrogates() -> Family:
 
 def _odd_objects() -> Family:
     """Payloads, if strange ones: taken, and given back as they are."""
-    odd: list[tuple[str, dict[str, object]]] = [("{}", {}), (" {} ", {}), ('{"":""}', {"": ""})]
+    odd: list[tuple[str, dict[str, Any]]] = [("{}", {}), (" {} ", {}), ('{"":""}', {"": ""})]
     odd += [('{"a":1,"a":2}', {"a": 2}), ('{"data":{"a":1},"data":null}', {"data": None})]
     odd += [('{"value":"\\u0000"}', {"value": "\0"}), ('{"\\u0000":1}', {"\0": 1})]
     odd += [
         ('{"a":' * 99 + "{}" + "}" * 99, _nested(99)),
         ('{"a":[' + "0," * 5_000 + "0]}", {"a": [0] * 5_001}),
     ]
-    keys = (
+    keys: tuple[str, ...] = (
         "__class__",
         "__init__",
         "__proto__",

@@ -20,8 +20,8 @@ def execute(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
             connection,
         ):
             return connection.execute(statement, values).fetchall()
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement.replace("?", "%s").encode(), values)
+    with psycopg.connect(dsn, autocommit=True) as client:
+        cursor = client.execute(statement.replace("?", "%s").encode(), values)
         return cursor.fetchall() if cursor.description else []
 
 
@@ -34,8 +34,8 @@ def execute_many(dsn: str, statement: str, rows: Sequence[tuple[object, ...]]) -
         ):
             connection.executemany(statement, rows)
         return
-    with psycopg.connect(dsn) as connection:
-        connection.cursor().executemany(statement.replace("?", "%s").encode(), rows)
+    with psycopg.connect(dsn) as client:
+        client.cursor().executemany(statement.replace("?", "%s").encode(), rows)
 
 
 def tables(dsn: str) -> Sequence[str]:

@@ -170,7 +170,7 @@ def test_items_do_not_show_their_job() -> None:
 
 
 def test_the_intake_answers_without_the_values_it_refuses(report_dsn: str) -> None:
-    good = {"affiliate_id": "ann", "platform": "sim", "post_id": "p1"}
+    good: dict[str, str | int] = {"affiliate_id": "ann", "platform": "sim", "post_id": "p1"}
     good |= dict.fromkeys(("claimed_views", "claimed_clicks", "claimed_conversions"), 1)
     sessions = open_database(report_dsn)
     app = create_app(sessions, PriorityDelayQueue(), platforms=["sim"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class Project:
     def verdicts(self) -> dict[str, str]:
         return {clause: entry["verdict"] for clause, entry in self.results().items()}
 
-    def results(self) -> dict[str, dict[str, object]]:
+    def results(self) -> dict[str, dict[str, Any]]:
         return json.loads((self.pytester.path / "build" / "conformance.json").read_text())
 
     @property

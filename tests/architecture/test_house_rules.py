@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -185,6 +186,17 @@ def test_no_code_is_made_from_data() -> None:
 )
 def test_code_made_from_data_would_be_found(source: str) -> None:
     assert made_of_data(source)
+
+
+def test_no_name_of_a_front_door_is_the_name_of_a_module_behind_it() -> None:
+    """Where names are imported on first use, importing the module would put it in the place of the name."""
+    taken = []
+    for path in SOURCES:
+        if path.name == "__init__.py" and "__getattr__" in path.read_text():
+            modules = {one.stem for one in path.parent.iterdir()}
+            public = importlib.import_module(".".join(path.parent.relative_to(ROOT / "src").parts)).__all__
+            taken += [f"{path.parent.relative_to(ROOT)}: {name}" for name in public if name in modules]
+    assert taken == []
 
 
 def test_importing_the_package_imports_no_client() -> None:

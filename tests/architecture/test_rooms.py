@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,7 @@ class Copy:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Iterator[Copy]:
+def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
 
 

@@ -65,7 +65,8 @@ def fresh_dsn(corners: tuple[str, psycopg.Connection]) -> Iterator[str]:
     admin.execute(f"DROP SCHEMA {name} CASCADE")
 
 
-def make_source(kind: str, variant: str, request: pytest.FixtureRequest) -> Any:
+def make_source(request: pytest.FixtureRequest) -> Any:
+    kind, variant = request.param.split("-")
     loop = request.getfixturevalue("loop_thread") if variant == "async" else None
     if kind == "memory":
         return MemorySource(loop)
@@ -79,7 +80,7 @@ def make_source(kind: str, variant: str, request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=[f"{kind}-{variant}" for kind in KINDS for variant in VARIANTS])
 def source(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Every store in both variants, with a clock that stands until it is moved."""
-    made = make_source(*request.param.split("-"), request)
+    made = make_source(request)
     yield made
     made.close()
 
@@ -87,6 +88,6 @@ def source(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture(params=[f"{kind}-{variant}" for kind in KINDS[1:] for variant in VARIANTS])
 def durable(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Those that outlive the process."""
-    made = make_source(*request.param.split("-"), request)
+    made = make_source(request)
     yield made
     made.close()

@@ -45,7 +45,7 @@ def share(dsn: str) -> None:
 def claim_with_a_shifted_clock(dsn: str, shift: str, queue: str) -> None:
     """Claim and keep, on a machine whose clock is wrong."""
     right = time.time
-    time.time = lambda: right() + float(shift)  # type: ignore[assignment]
+    time.time = lambda: right() + float(shift)
     with open_store(dsn) as store:
         for job in store.claim(queue, 10, lease_ttl=60.0):
             beaten = store.heartbeat(job)

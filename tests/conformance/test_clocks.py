@@ -164,7 +164,7 @@ def test_a_local_clock_that_is_an_hour_off_changes_nothing(
         patched.setattr(time, "time", lambda: right() + shift)
 
         def now() -> datetime:
-            return admin.execute("SELECT clock_timestamp()").fetchone()[0]  # type: ignore[index]
+            return admin.execute("SELECT clock_timestamp()").fetchone()[0]
 
         given = store.enqueue(QUEUE, {}, id="a")
         delayed = store.enqueue(QUEUE, {}, id="b", delay=100.0)
@@ -208,7 +208,7 @@ def test_a_lease_expires_by_the_servers_clock(real: Source, fresh_dsn: str) -> N
     with psycopg.connect(fresh_dsn, autocommit=True) as admin:
         while not (jobs := store.claim(QUEUE, lease_ttl=60.0)):
             pass
-        (now,) = admin.execute("SELECT clock_timestamp()").fetchone()  # type: ignore[misc]
+        (now,) = admin.execute("SELECT clock_timestamp()").fetchone()
     assert old.lease.expires_at <= now
     assert jobs[0].lease.expires_at - timedelta(seconds=60) >= old.lease.expires_at
     with pytest.raises(StaleLeaseError):
@@ -225,11 +225,11 @@ def test_inside_a_long_transaction_time_goes_on(fresh_dsn: str) -> None:
         connection.execute("SELECT now()")
         store.enqueue(QUEUE, {}, id="outside")
         inside = store.enqueue(QUEUE, {}, id="inside", connection=connection)
-        assert inside.enqueued_at > store.get("outside").enqueued_at  # type: ignore[union-attr]
+        assert inside.enqueued_at > store.get("outside").enqueued_at
         (held,) = store.claim(QUEUE, lease_ttl=0.2)
         while store.stats()[QUEUE].expired == 0:
             pass
         with pytest.raises(StaleLeaseError):
             store.ack(held, connection=connection)
         connection.rollback()
-        assert store.get("outside").state is JobState.IN_FLIGHT  # type: ignore[union-attr]
+        assert store.get("outside").state is JobState.IN_FLIGHT

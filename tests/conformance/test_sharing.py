@@ -168,7 +168,7 @@ def test_the_callers_row_factory_is_its_own_affair(durable_dsn: str) -> None:
     with open_store(durable_dsn) as store:
         connection: Any
         if durable_dsn.startswith("sqlite"):
-            connection = sqlite3.connect(store.operations.backend.path)
+            connection = sqlite3.connect(vars(store.operations.backend)["path"])
             connection.row_factory = lambda cursor, row: {"row": row}
             connection.execute("BEGIN IMMEDIATE")
         else:
@@ -212,7 +212,7 @@ def test_waiting_works_beyond_the_first_thousand_descriptors(postgres_dsn: str) 
 
 def test_after_a_lost_connection_the_idle_ones_are_not_tried_one_by_one(postgres_dsn: str) -> None:
     with open_store(postgres_dsn) as store:
-        backend = store.operations.backend
+        backend: Any = store.operations.backend
         barrier = threading.Barrier(5)
 
         def hold() -> None:

@@ -12,4 +12,4 @@ from conquiet.testing.store_suite import StoreSource, StoreSuite
 class TestStores(StoreSuite):
     @pytest.fixture
     def stores(self, source: Any) -> StoreSource:
-        return source  # type: ignore[no-any-return]
+        return source

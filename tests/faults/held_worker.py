@@ -125,7 +125,7 @@ def main(dsn: str, point: str, lease_ttl: float, history: str, stops: int) -> No
 
     with open_store(dsn, max_lease_expiries=1_000) as store, History(history) as written:
         recorded = record(store, written)
-        store.operations.backend = HeldBackend(recorded, hold)  # type: ignore[assignment]
+        store.operations.backend = HeldBackend(recorded, hold)
         handlers: dict[str, Any] = {"effect": effect, "plain": plain}
         worker = ToldWorker(store, handlers, lease_ttl=lease_ttl, concurrency=1, prefetch=0, worker="held")
         worker.awaited = stops if point == "idle" else 1

@@ -25,7 +25,7 @@ from conquiet.embedded import PostgresServer, RedisServer
 _SEGMENT = 16 * 1024 * 1024
 _PAGE = mmap.PAGESIZE
 _CACHESTAT = 451  # its number as a system call, the same on every kind of machine
-QUIET = {  # for PostgreSQL: only the log is written
+QUIET: dict[str, str | int | float] = {  # for PostgreSQL: only the log is written
     "autovacuum": False,
     "bgwriter_lru_maxpages": 0,
     "checkpoint_timeout": "1h",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,14 @@ async def sweep_store(store: AsyncJobStore, count: int) -> tuple[Sweep, list[str
             (held,) = await store.claim(queue, lease_ttl=60.0)
             assert held.payload == {"n": number}  # no reply of a call before
         calls: dict[str, Operation] = {
-            "enqueue": lambda queue=queue: store.enqueue(queue, {}),
-            "enqueue_many": lambda queue=queue: store.enqueue_many(queue, [{}, {}]),
-            "claim": lambda queue=queue: store.claim(queue, lease_ttl=TTL),
-            "ack": lambda held=held: store.ack(held),
-            "nack": lambda held=held: store.nack(held, "no"),
-            "heartbeat": lambda held=held: store.heartbeat(held),
-            "release": lambda held=held: store.release(held),
-            "get": lambda known=told[-1:]: store.get(*known or ["none"]),
+            "enqueue": partial(store.enqueue, queue, {}),
+            "enqueue_many": partial(store.enqueue_many, queue, [{}, {}]),
+            "claim": partial(store.claim, queue, lease_ttl=TTL),
+            "ack": partial(store.ack, held),
+            "nack": partial(store.nack, held, "no"),
+            "heartbeat": partial(store.heartbeat, held),
+            "release": partial(store.release, held),
+            "get": partial(store.get, told[-1] if told else "none"),
             "stats": lambda: store.stats(),
         }
         if chosen != name:
@@ -156,7 +157,7 @@ def test_the_consumer_cancelled_at_every_await(
                 message = await consumer.next() if name == "ack" else None
                 calls: dict[str, Callable[[], Awaitable[Any]]] = {
                     "next": lambda: consumer.next(),
-                    "ack": lambda message=message: consumer.ack(message),
+                    "ack": partial(consumer.ack, message),
                     "claim_stale": lambda: consumer.claim_stale(0, 2),
                     "backlog_stats": lambda: consumer.backlog_stats(),
                     "enqueue": lambda: queue.enqueue({"perhaps": True}),

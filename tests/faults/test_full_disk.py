@@ -52,13 +52,18 @@ def test_full_disk_under_sqlite(tmp_path: Path, record_figure: Record) -> None:
             added += [*more, add(16)]
             lost = len(set(added) - found) - 1
             counts = JobWorker(store, lambda job: None, queues="q").run_until_idle()
-            states = {store.get(job_id).state for job_id in added}  # type: ignore[union-attr]
+            states = {store.get(job_id).state for job_id in added}
         record_figure("disk full under SQLite", n=1, lost=lost, whole=True)
         assert (lost, states, counts.succeeded) == (0, {JobState.SUCCEEDED}, len(added))
 
 
 def test_full_disk_under_postgresql(tmp_path: Path, record_figure: Record) -> None:
-    settings = {"shared_buffers": "16MB", "max_wal_size": "48MB", "min_wal_size": "32MB", "autovacuum": False}
+    settings: dict[str, str | bool] = {
+        "shared_buffers": "16MB",
+        "max_wal_size": "48MB",
+        "min_wal_size": "32MB",
+        "autovacuum": False,
+    }
     with small_disk(tmp_path / "disk", megabytes=160) as disk:
         with (
             PostgresServer(settings=settings, base_folder=disk.folder) as server,
@@ -79,7 +84,7 @@ def test_full_disk_under_postgresql(tmp_path: Path, record_figure: Record) -> No
             added += [*more, add(16)]
             lost = len(set(added) - found) - 1
             counts = JobWorker(store, lambda job: None, queues="q").run_until_idle()
-            states = {store.get(job_id).state for job_id in added}  # type: ignore[union-attr]
+            states = {store.get(job_id).state for job_id in added}
         record_figure("disk full under PostgreSQL", n=1, lost=lost, whole=True)
         assert (lost, states, counts.succeeded) == (0, {JobState.SUCCEEDED}, len(added))
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,6 +73,9 @@ def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Reco
                 patiently(lambda: store.enqueue_many("q", new, on_duplicate="skip"), StoreUnavailableError)
             ids.extend(names)
 
+        def more_succeeded(before: int) -> bool:
+            return succeeded(store) > before
+
         for _ in range(2):  # who loses its lease in an outage loses it to the other one
             own = workers.enter_context(open_store(server.dsn, retry=RETRY, max_lease_expiries=1_000))
             handlers = Handlers(record(own, history))
@@ -85,7 +89,7 @@ def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Reco
             server.start()
             began, before = time.monotonic(), succeeded(store)
             enqueue()
-            until(lambda before=before: succeeded(store) > before, 60)
+            until(partial(more_succeeded, before), 60)
             recoveries.append(time.monotonic() - began)
         until(lambda: succeeded(store) == len(ids), 60)
         workers.close()
@@ -141,6 +145,10 @@ def test_redis_killed_and_started_again(
             return int(row[0])
 
         with Consumers(server.url, postgres_dsn, history) as consumers:
+
+            def more_handled(before: int) -> bool:
+                return bool(consumers.failures) or handled() > before
+
             for _ in range(kills):
                 for _ in range(20):
                     told.append(patiently(lambda: queue.enqueue({"n": len(told)}), QueueConnectionError))
@@ -149,7 +157,7 @@ def test_redis_killed_and_started_again(
                 server.start()
                 began, before = time.monotonic(), handled()
                 told.append(patiently(lambda: queue.enqueue({"n": len(told)}), QueueConnectionError))
-                until(lambda before=before: consumers.failures or handled() > before, 60)
+                until(partial(more_handled, before), 60)
                 recoveries.append(time.monotonic() - began)
             drained = (0, 0)
 

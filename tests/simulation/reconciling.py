@@ -264,7 +264,7 @@ class ReconcilingSchedule:
         actor, at = self.stage.who, self.stage.monotonic()
         for phase in ("invoke", "ok"):
             holder = None if name == "enqueue" else actor
-            self.events.append(Event(phase, name, str(self._op), id, holder, at=at))  # type: ignore[arg-type]
+            self.events.append(Event(phase, name, str(self._op), id, holder, at=at))
 
     def note(self, kind: str, about: str) -> None:
         self.injected[kind] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from conquiet.clock import Clock
 from conquiet.flow import run
@@ -90,7 +90,7 @@ class _Connection(sqlite3.Connection):
     fails: Callable[[], bool] = staticmethod(never)
     is_locked: Callable[[], object] = staticmethod(never)
 
-    def cursor(self, *_: Any) -> sqlite3.Cursor:
+    def cursor(self, *_: Any) -> sqlite3.Cursor:  # type: ignore[override]  # the store asks for no other kind
         return super().cursor(_Cursor)
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
@@ -103,7 +103,7 @@ class _Connection(sqlite3.Connection):
 
 
 class _Cursor(sqlite3.Cursor):
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, *values: Any) -> Self:
         with _may_fail(self.connection, sql):
             return super().execute(sql, *values)
 

@@ -159,8 +159,14 @@ def test_the_order_of_threads_follows_from_the_seed(seed: int) -> None:
     def order() -> list[str]:
         stage = Stage(random.Random(seed))
         seen: list[str] = []
+
+        def appear() -> None:
+            for _ in range(5):
+                stage.sleep(0.0)
+                seen.append(stage.who)
+
         for name in "abcd":
-            stage.spawn(lambda: [(stage.sleep(0.0), seen.append(stage.who)) for _ in range(5)] and None, name)
+            stage.spawn(appear, name)
         stage.play()
         return seen
 

@@ -110,7 +110,7 @@ class Witness:
     def discarded(self, job_id: str) -> None:
         op = self.new_op()
         for phase in ("invoke", "ok"):
-            self.write(phase, "discard", op, self.story(job_id))  # type: ignore[arg-type]
+            self.write(phase, "discard", op, self.story(job_id))
         self.finish(self.known[job_id])
 
     def retried(self, job_id: str) -> None:
@@ -127,7 +127,7 @@ class Witness:
         self._lives[job_id] = self._lives.get(job_id, 1) + 1
         op = self.new_op()
         for phase in ("invoke", "ok"):
-            self.write(phase, "enqueue", op, self.story(job_id))  # type: ignore[arg-type]
+            self.write(phase, "enqueue", op, self.story(job_id))
 
     def claimed(self, op: str, claim: Claim, rows: Sequence[JobRow], more: bool) -> None:
         now = self.now()

@@ -124,7 +124,7 @@ def test_limits() -> None:
     assert payload.encode(nested(2), limits)
     with pytest.raises(PayloadError, match="deeper than 2"):
         payload.encode(nested(3), limits)
-    wide = {"rows": [{} for _ in range(200)]}
+    wide: dict[str, Any] = {"rows": [{} for _ in range(200)]}
     assert payload.decode(payload.encode(wide)) == wide
 
 

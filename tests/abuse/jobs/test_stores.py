@@ -130,7 +130,7 @@ def test_every_input_names_a_queue_a_job_and_a_worker_or_is_refused(job_dsn: str
         assert sorted(job.id for job in served(store, *others, name=names[-1])) == sorted(others)
         assert states(store) == dict.fromkeys(names, JobState.SUCCEEDED)
         assert {queue: stats.succeeded for queue, stats in store.stats().items()} == dict.fromkeys(names, 1)
-        assert [store.get(name).id for name in names] == names  # type: ignore[union-attr]
+        assert [store.get(name).id for name in names] == names
         assert tables(job_dsn) == before
 
 
@@ -208,13 +208,13 @@ class Unshowable:
 def test_settings_that_make_no_sense_are_refused(job_dsn: str) -> None:
     with open_store(job_dsn) as store:
         refused = pytest.raises(JobConfigError, match="must be")
-        for value in (10**5_000, -(10**5_000), float("nan"), "1", b"1", None, {}, 1j, Unshowable()):
-            settings: Any = value
+        wrong: list[Any] = [10**5_000, -(10**5_000), float("nan"), "1", b"1", None, {}, 1j, Unshowable()]
+        for settings in wrong:
             for name in ("priority", "delay", "id", "correlation_id"):
-                if name in ("priority", "delay") or not isinstance(value, str | None):
+                if name in ("priority", "delay") or not isinstance(settings, str | None):
                     with refused:
                         store.enqueue("q", GOOD, **{name: settings})
-            if not isinstance(value, str):
+            if not isinstance(settings, str):
                 with refused:
                     store.enqueue(settings, GOOD)
                 with refused:

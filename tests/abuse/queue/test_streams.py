@@ -26,7 +26,7 @@ from conquiet.task.mixins.policies import BatchPolicy, ConcurrencyPolicy, Consum
 from tests.abuse.corpus import corpus, deep, huge
 
 CONFIG = QueueConfig("orders", "billing", "alice", block_ms=50)
-GOOD = {"good": True}
+GOOD: dict[str, object] = {"good": True}
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_strangers_consumer_whose_name_is_no_text_disturbs_nobody(redis: Redis
     queue, stranger = RedisStreamsQueue(redis, CONFIG), b"\xff\x00\x1b[31m"
     queue.enqueue(GOOD)
     (message,) = queue.read(1_000, 1)
-    redis.xclaim(CONFIG.stream_key, CONFIG.consumer_group, stranger, 0, [message.id])  # type: ignore[arg-type]
+    redis.xclaim(CONFIG.stream_key, CONFIG.consumer_group, stranger, 0, [message.id])
     assert queue.backlog_stats().pending_by_consumer == {"\\xff\x00\x1b[31m": 1}
     with pytest.raises(LeaseLostError) as lost:
         queue.ack_if_owner(message)

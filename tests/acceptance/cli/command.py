@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-_SETTINGS = (
+_SETTINGS: tuple[str, ...] = (
     "DATABASE_URL",
     "REDIS_URL",
     "CONQUIET_DSN",
@@ -89,9 +89,11 @@ class Shell:
         assert done.returncode == 0, done.stderr
         return [Done(*result) for result in json.loads(done.stdout)]
 
-    def refuses(self, refusals: dict[str, tuple[Any, ...]], **variables: str) -> list[Done]:
+    def refuses(
+        self, refusals: dict[str, tuple[Any, ...]], timeout: float = 100, **variables: str
+    ) -> list[Done]:
         """Commands, each with its exit code and with what its one line must hold."""
-        results = self.each(*refusals, **variables)
+        results = self.each(*refusals, timeout=timeout, **variables)
         for done, (code, *parts) in zip(results, refusals.values(), strict=True):
             done.refused(code, *parts)
         return results

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,7 +141,7 @@ class KillCampaign:
         self._pauses = 0
         self._names = 0
 
-    def run(self, make_effects: Callable[[], None], effects: Callable[[], list[int]]) -> Outcome:
+    def run(self, make_effects: Callable[[], object], effects: Callable[[], list[int]]) -> Outcome:
         began = time.monotonic()
         path = self._folder / "history"
         with (
@@ -211,9 +212,7 @@ class KillCampaign:
             if new:
                 names = [job.id or "" for job in new]
                 with self._history.operation("enqueue", *names):
-                    self._patiently(
-                        lambda queue=queue, new=new: self._store.enqueue_many(queue, new, on_duplicate="skip")
-                    )
+                    self._patiently(partial(self._store.enqueue_many, queue, new, on_duplicate="skip"))
                 ids += names
         return ids
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -28,7 +29,7 @@ def test_on_postgresql_which_is_killed_too(
     kills, server_kills = campaign_size(1_000), campaign_size(20)
     with PostgresServer() as server:  # fsync is on
 
-        def execute(statement: str) -> list[tuple[int]]:
+        def execute(statement: str) -> list[tuple[Any, ...]]:
             with psycopg.connect(server.dsn, autocommit=True) as connection:
                 cursor = connection.execute(statement)
                 return cursor.fetchall() if cursor.description else []
@@ -56,7 +57,7 @@ def test_on_postgresql_which_is_killed_too(
 def test_on_sqlite(tmp_path: Path, capsys: pytest.CaptureFixture[str], record_figure: Record) -> None:
     kills, file = campaign_size(500), tmp_path / "jobs.db"
 
-    def execute(statement: str) -> list[tuple[int]]:
+    def execute(statement: str) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(file, isolation_level=None, timeout=30)
         try:
             return connection.execute(statement).fetchall()

@@ -155,7 +155,7 @@ def main() -> None:
     os.environ[HISTORY] = work.history
     threading.Thread(target=_end_with_parent, daemon=True).start()
     reached = Milestones(work.die_at, work.die_at_nth)
-    worker.Executor = {"Executor": Executor, "AcksFirst": AcksFirst}[work.executor]  # type: ignore[misc]
+    vars(worker)["Executor"] = {"Executor": Executor, "AcksFirst": AcksFirst}[work.executor]
     with History(work.history) as history, patiently_opened(work.dsn) as store:
         handlers = Handlers(record(store, history, reached), reached)
         by_isolation: dict[str, dict[str, Any]] = {

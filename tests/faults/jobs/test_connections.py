@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -121,12 +121,12 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
         for isolation in ("thread", "async"):
             store = stack.enter_context(open_store(behind, retry=RETRY, max_lease_expiries=10_000))
             handlers = Handlers(record(store, history))
-            by_isolation = {
+            by_isolation: dict[str, dict[str, Callable[..., Any]]] = {
                 "thread": {"effect": handlers.effect, "plain": handlers.plain},
                 "async": {"effect": handlers.effect_async},
             }
             worker = JobWorker(
-                *(store, by_isolation[isolation]), isolation=isolation, lease_ttl=TTL, concurrency=4
+                store, by_isolation[isolation], isolation=isolation, lease_ttl=TTL, concurrency=4
             )
             stack.enter_context(Running(worker))
         producer = Enqueuing(stack.enter_context(open_store(behind, retry=RETRY)), history)

@@ -53,6 +53,11 @@ def client(server: RedisServer) -> Iterator[redis.Redis]:
         yield made
 
 
+def ids_of(messages: list[QueueMessage]) -> list[int | bytes | str | memoryview[int]]:
+    """As the client's annotation wants them."""
+    return [message.id for message in messages]
+
+
 class Handling:
     """The effect of each message, under the fence: a row in a table without a key, so that a second one shows."""
 
@@ -134,9 +139,7 @@ def test_an_hour_forwards_and_right_again(
     held = alice.read(1000, 10)
     assert bob.claim_stale(IDLE_MS) == []
     # Forwards: what alice holds was delivered an hour ago, and entries come in with the ids of that time.
-    client.xclaim(
-        *(STREAM, GROUP, "alice", 0, [message.id for message in held]), time=now_ms() - HOUR_MS, justid=True
-    )
+    client.xclaim(STREAM, GROUP, "alice", 0, ids_of(held), time=now_ms() - HOUR_MS, justid=True)
     ahead = f"{now_ms() + HOUR_MS}-5"
     client.xadd(STREAM, {"data": json.dumps({"n": 10})}, id=ahead)
     handling.recover("bob", 10)
@@ -168,9 +171,7 @@ def test_an_hour_back(
     held, left = alice.read(1000, 4), bob.read(1000, 6)  # bob is dead
     delivered = now_ms() - 2 * IDLE_MS
     for name, messages in (("alice", held), ("bob", left)):
-        client.xclaim(
-            *(STREAM, GROUP, name, 0, [message.id for message in messages]), time=delivered, justid=True
-        )
+        client.xclaim(STREAM, GROUP, name, 0, ids_of(messages), time=delivered, justid=True)
     move_deliveries(server, client, 10, delivered, delivered + HOUR_MS)
     assert carol.claim_stale(IDLE_MS, 100) == []
     assert carol.backlog_stats().oldest_pending_idle_ms == 0

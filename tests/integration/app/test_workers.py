@@ -28,7 +28,7 @@ def test_jobs_that_no_task_can_run_are_failed_with_the_reason_and_their_neighbou
     def note(n: int) -> None:
         seen.append(n)
 
-    wrong = {
+    wrong: dict[str, tuple[dict[str, Any], str]] = {
         "unknown": ({"task": "gone", "arguments": {}}, "this app has no task 'gone' \\(it has: 'note'\\)"),
         "foreign": ({"order": 1}, "was not enqueued by a task: its payload has no 'task'"),
         "odd": ({"task": ["note"]}, "was not enqueued by a task"),

@@ -54,7 +54,7 @@ def test_failures_are_nacked_by_their_category(dsn: str, variant: str) -> None:
             (JobState.FAILED, 0),  # not to be tried again
             (JobState.READY, 1),
         ]
-        (attempt,) = store.get(ids[1]).attempts  # type: ignore[union-attr]
+        (attempt,) = store.get(ids[1]).attempts
         assert (attempt.category, "no such account" in attempt.error_message) == ("BUSINESS", True)
 
 
@@ -77,7 +77,7 @@ def test_a_transaction_longer_than_its_lease_keeps_it(dsn: str, variant: str) ->
     report = consumer.on_jobs(dsn, policy(batch=3, concurrency=1), lease_ttl=0.3)
     assert (report.succeeded, report.unsettled) == (3, 0)  # those that waited were kept alive too
     with open_store(dsn) as store:
-        assert [[a.outcome for a in store.get(i).attempts] for i in ids] == [["succeeded"]] * 3  # type: ignore[union-attr]
+        assert [[a.outcome for a in store.get(i).attempts] for i in ids] == [["succeeded"]] * 3
 
 
 def test_a_lost_lease_makes_the_outcome_unsettled(dsn: str, variant: str) -> None:
@@ -145,5 +145,5 @@ def test_an_outage_is_said_once_and_the_leases_are_kept_after_it(
     assert said[0].startswith("the job store does not answer; it is asked again until it does: ")
     assert said[1].startswith("the job store answers again, after ")
     with open_store(postgres_dsn) as store:
-        (attempt,) = store.get(job_id).attempts  # type: ignore[union-attr]
+        (attempt,) = store.get(job_id).attempts
         assert attempt.outcome == "succeeded"

@@ -57,7 +57,7 @@ def test_what_was_not_begun_goes_back_to_its_place(variant: str) -> None:
     consumer.process = process
     report = consume(consumer, queue, policy(batch=5, concurrency=1), poll_timeout=0)
     assert (report.succeeded, report.unsettled) == (1, 4)
-    assert [queue.dequeue(block=False).job for _ in range(5)] == ["new", 1, 2, 3, 4]  # type: ignore[union-attr]
+    assert [queue.dequeue(block=False).job for _ in range(5)] == ["new", 1, 2, 3, 4]
     assert items[1].seq == 1
 
 

@@ -161,7 +161,7 @@ def test_there_is_no_moment_in_which_a_kill_leaves_something(tmp_path: Path) -> 
 
 def test_a_server_whose_guardian_was_killed_is_not_started_again(tmp_path: Path) -> None:
     with RedisServer(base_folder=tmp_path) as private:
-        watcher = private._process._guardian  # type: ignore[union-attr]
+        watcher = private._process._guardian
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             watcher.send_signal(ignored)
         private.restart()

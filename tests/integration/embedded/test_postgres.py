@@ -47,7 +47,7 @@ def test_a_committed_row_survives_kill_9(binary: ServerBinary, tmp_path: Path) -
             c.execute("INSERT INTO kept SELECT generate_series(1, 1000)")
         port = private.port
         open_one = psycopg.connect(private.dsn)
-        assert open_one.execute("SHOW server_version").fetchone()[0].split()[0] == private.version  # type: ignore[index]
+        assert open_one.execute("SHOW server_version").fetchone()[0].split()[0] == private.version
         open_one.execute("INSERT INTO kept VALUES (0)")  # never committed
         assert private.pid in processes(private)
         assert open_one.info.backend_pid in processes(private)
@@ -171,7 +171,7 @@ def test_commits_are_durable_unless_told_otherwise(shared: PostgresServer) -> No
             "listen_addresses",
         )
         with psycopg.connect(private.dsn) as c:
-            return {name: c.execute(f"SHOW {name}").fetchone()[0] for name in names}  # type: ignore[index]
+            return {name: c.execute(f"SHOW {name}").fetchone()[0] for name in names}
 
     durable = settings(shared)
     assert [durable[name] for name in ("fsync", "full_page_writes", "synchronous_commit")] == ["on"] * 3

@@ -25,8 +25,8 @@ class Effects:
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         if self._postgres:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                cursor = connection.execute(statement)
+            with psycopg.connect(self._dsn, autocommit=True) as client:
+                cursor = client.execute(statement)
                 return cursor.fetchall() if cursor.description else []
         connection = sqlite3.connect(self._dsn.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
         try:

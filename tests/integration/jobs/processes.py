@@ -58,7 +58,7 @@ class Program:
     def kill(self) -> str:
         """SIGKILL; what it said last on its error output."""
         self._process.kill()
-        return "" if self._process.stderr.closed else self._process.communicate()[1]  # type: ignore[union-attr]
+        return "" if self._process.stderr.closed else self._process.communicate()[1]
 
     def end(self, seconds: float = 20.0) -> tuple[int, str, str]:
         """Wait for its end: its status, what else it said, and its error output."""

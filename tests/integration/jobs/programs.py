@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,4 +99,5 @@ def lock(path: str) -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "produce": produce, "lock": lock}[sys.argv[1]](**json.loads(sys.argv[2]))
+    programs: dict[str, Callable[..., None]] = {"work": work, "produce": produce, "lock": lock}
+    programs[sys.argv[1]](**json.loads(sys.argv[2]))

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +23,7 @@ def run_program(*arguments: str) -> list[str]:
 def unmeasured(obstacle: str) -> None:
     """The queue, a worker and a breaker without a usable prometheus_client."""
     if obstacle == "not installed":
-        sys.modules["prometheus_client"] = None  # type: ignore[assignment]  # importing it raises ImportError
+        sys.modules["prometheus_client"] = None  # importing it raises ImportError
     else:
         import prometheus_client
 
@@ -86,4 +87,9 @@ def imported() -> None:
 
 
 if __name__ == "__main__":
-    {"unmeasured": unmeasured, "together": together, "imported": imported}[sys.argv[1]](*sys.argv[2:])
+    programs: dict[str, Callable[..., None]] = {
+        "unmeasured": unmeasured,
+        "together": together,
+        "imported": imported,
+    }
+    programs[sys.argv[1]](*sys.argv[2:])

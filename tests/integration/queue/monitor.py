@@ -39,7 +39,7 @@ class Monitor:
 
     def ignore(self, client: redis.Redis) -> None:
         """Leave out what the test itself sends by this client."""
-        self._ignored.add(client.client_info()["addr"])
+        self._ignored.add(str(client.client_info()["addr"]))
 
     def commands(self, *only: str) -> list[tuple[str, ...]]:
         """All commands since the last look (or only those named), each as its words.

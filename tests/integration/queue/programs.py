@@ -189,7 +189,7 @@ async def enqueue_by_a_new_object(url: str) -> None:
 
 def unmeasured(variant: str, url: str, obstacle: str) -> None:
     if obstacle == "not installed":
-        sys.modules["prometheus_client"] = None  # type: ignore[assignment]  # importing it raises ImportError
+        sys.modules["prometheus_client"] = None  # importing it raises ImportError
     else:
         import prometheus_client
 
@@ -213,4 +213,5 @@ async def unmeasured_async(url: str) -> None:
 
 
 if __name__ == "__main__":
-    {"consume": consume, "fork": fork, "unmeasured": unmeasured}[sys.argv[1]](*sys.argv[2:])
+    programs: dict[str, Callable[..., None]] = {"consume": consume, "fork": fork, "unmeasured": unmeasured}
+    programs[sys.argv[1]](*sys.argv[2:])

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_call_cancelled_at_any_moment_leaves_no_reply_behind(redis_url: str) -
                 moment = chance.uniform(0, 0.001)
                 outcome = await cancel(
                     CALLS[chance.choice(list(CALLS))](queue),
-                    after=lambda moment=moment: asyncio.sleep(moment),
+                    after=partial(asyncio.sleep, moment),
                 )
                 outcomes.append("cancelled" if outcome == "cancelled" else "finished")
                 await check_replies(queue, raw, number)
@@ -148,9 +149,7 @@ def test_cancelled_reads_lose_no_message(redis_url: str, stream: Stream) -> None
             async def read_on() -> None:
                 for _ in range(25):
                     moment = chance.uniform(0, 0.003)
-                    outcome = await cancel(
-                        queue.read(50, 3), after=lambda moment=moment: asyncio.sleep(moment)
-                    )
+                    outcome = await cancel(queue.read(50, 3), after=partial(asyncio.sleep, moment))
                     if outcome != "cancelled":
                         assert all(ids[message.payload["n"]] == message.id for message in outcome)
                         returned.extend(message.id for message in outcome)

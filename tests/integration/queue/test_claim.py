@@ -20,7 +20,7 @@ def pending_messages(queues: Any, amount: int) -> list[Any]:
     queue.enqueue_many({"n": number} for number in range(amount))
     messages = queue.read(100, amount)
     assert len(messages) == amount
-    return messages  # type: ignore[no-any-return]
+    return messages
 
 
 @pytest.mark.clause("S-17")
@@ -29,14 +29,14 @@ def test_it_is_a_bounded_xpending_and_an_xclaim(queues: Any, stream: Stream, mon
     stream.set_idle(messages, 60_000)
     bob = queues.queue("bob")
     monitor.commands()
-    claimed = bob.claim_stale(30_000, 2)
+    claimed: Any = bob.claim_stale(30_000, 2)
     assert [" ".join(words) for words in monitor.commands()] == [
         f"XPENDING {STREAM} {GROUP} IDLE 30000 - + 2",
         f"XCLAIM {STREAM} {GROUP} bob 30000 {messages[0].id} {messages[1].id}",
     ]
     assert type(claimed) is ClaimedMessages
-    assert claimed == messages[:2]
     assert claimed.gone == []
+    assert claimed == messages[:2]
     assert list(stream.pending().values()) == ["bob", "bob", "alice"]
 
 
@@ -144,6 +144,7 @@ def test_malformed_gone_and_good_in_one_claim(queues: Any, stream: Stream) -> No
     with pytest.raises(MalformedEntryError) as caught:
         queues.queue("bob").claim_stale(0)
     assert [m.id for m in caught.value.messages] == [good]
+    assert isinstance(caught.value.messages, ClaimedMessages)
     assert caught.value.messages.gone == [gone]
     assert [e.id for e in caught.value.entries] == [bad]
 

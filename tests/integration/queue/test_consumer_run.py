@@ -91,7 +91,8 @@ def test_a_handler_that_fails_is_rolled_back_and_its_exception_raised(
 ) -> None:
     consumer = queues.consumer()
     ids = stream.add('{"n": 1}', '{"n": 2}')
-    recording = Recording(handler=failure, **{"rollback": rollback} if rollback else {})
+    more: dict[str, Any] = {"rollback": rollback} if rollback else {}
+    recording = Recording(handler=failure, **more)
     monitor.commands()
     with pytest.raises(type(failure)) as caught:
         consumer.run(handler=recording.handle, db_factory=recording)
@@ -127,7 +128,8 @@ def test_a_commit_that_fails_is_rolled_back_and_nothing_is_acked(
 ) -> None:
     consumer = queues.consumer()
     ids = stream.add('{"n": 1}', '{"n": 2}')
-    recording = Recording(commit=failure, **{"rollback": rollback} if rollback else {})
+    more: dict[str, Any] = {"rollback": rollback} if rollback else {}
+    recording = Recording(commit=failure, **more)
     monitor.commands()
     with pytest.raises(type(failure)) as caught:
         consumer.run(handler=recording.handle, db_factory=recording)
@@ -276,7 +278,8 @@ def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
         consumer = QueueConsumer(client, settings())
         (entry_id,) = stream.add("{}")
         recording = Recording()
+        unseen: Any = lambda *arguments: coroutine_handler(*arguments)  # noqa: E731 - no coroutine function itself
         with pytest.raises(AsyncCallableError, match="gave a coroutine"):
-            consumer.run(handler=lambda *arguments: coroutine_handler(*arguments), db_factory=recording)
+            consumer.run(handler=unseen, db_factory=recording)
         assert recording.events == ["begin", "rollback"]
         assert stream.pending() == {entry_id: "alice"}

@@ -97,7 +97,8 @@ def test_what_is_not_json_is_refused_before_anything_is_sent(
 def test_the_limits_are_the_callers_to_set(queues: Any) -> None:
     queue = queues.queue(limits=PayloadLimits(max_bytes=20, max_depth=2))
     queue.enqueue({"a": {}})
-    for payload in ({"a": {"b": {}}}, {"a": "x" * 20}):
+    refused: list[dict[str, Any]] = [{"a": {"b": {}}}, {"a": "x" * 20}]
+    for payload in refused:
         with pytest.raises(QueuePayloadError):
             queue.enqueue(payload)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,7 +22,7 @@ CONFIG = QueueConfig("stream", "group", "consumer")
 
 
 @pytest.fixture
-def frozen(monkeypatch: pytest.MonkeyPatch):
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
     monkeypatch.setattr(exchange, "_GRACE_SECONDS", 0.2)
     with RedisServer() as server:
         yield server

@@ -153,6 +153,7 @@ def test_real_replies_with_bytes_changed_are_taken_or_refused(babbler: Babbler) 
     assert {"QueueAnswerError", "QueueOutcomeUnknownError"} < kinds
 
 
+BLOCK = Block("1-1", "1-1", 1)
 READINGS: dict[str, tuple[Callable[[str], Any], list[bytes]]] = {
     "a block": (lambda url: read_block(url), []),
     "the end": (lambda url: with_ledger(url, lambda ledger: ledger.last_id()), []),
@@ -164,7 +165,6 @@ READINGS: dict[str, tuple[Callable[[str], Any], list[bytes]]] = {
         [b"*0\r\n"],
     ),
 }
-BLOCK = Block("1-1", "1-1", 1)
 
 
 @pytest.mark.parametrize("reading", READINGS)

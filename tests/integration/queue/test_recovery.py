@@ -90,7 +90,12 @@ def test_an_idle_recovery_leaves_new_messages_alone(
     arguments = {"handler": recording.handle, "db_factory": recording, "interval_ms": 10}
     running = beside.submit(consumer.run_recovery, **arguments)
     seen: list[str] = []
-    wait_until(lambda: seen.extend(monitor.names()) or seen.count("XPENDING") > 3, "a few looks")
+
+    def looked_often() -> bool:
+        seen.extend(monitor.names())
+        return seen.count("XPENDING") > 3
+
+    wait_until(looked_often, "a few looks")
     consumer.stop()
     running.result(timeout=10)
     assert set(seen) == {"XPENDING"}

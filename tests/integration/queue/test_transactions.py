@@ -165,7 +165,7 @@ def test_on_postgresql_the_time_of_handling_has_a_zone(postgres_dsn: str) -> Non
         handled = HandledEntries()
         handled.create_table(connection)
         handled.first_time(connection, message("1-1"))
-        (at, now) = connection.execute("SELECT handled_at, now() FROM conquiet_handled_entries").fetchone()  # type: ignore[misc]
+        (at, now) = connection.execute("SELECT handled_at, now() FROM conquiet_handled_entries").fetchone()
         assert at == now  # with a zone: a time without one could not be compared
 
 

@@ -330,7 +330,7 @@ def test_the_correlation_id_goes_from_the_request_to_the_log_and_the_job(
     assert given["correlation_id"] == "request-7"
     assert len(made["correlation_id"]) == 32
     said = [
-        record.correlation_id
+        vars(record)["correlation_id"]
         for record in caplog.records
         if getattr(record, "event", "") == "report_accepted"
     ]

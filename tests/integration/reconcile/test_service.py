@@ -55,7 +55,7 @@ def server(dsn: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()  # type: ignore[union-attr]
+        process.stdout.close()
 
 
 def hand_in(client: httpx.Client, number: int) -> bool:

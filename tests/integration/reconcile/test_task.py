@@ -200,7 +200,7 @@ def test_a_job_store_has_an_attempt_once(sessions: Sessions, tmp_path: Path) -> 
 
 def test_a_stream_cannot_delay() -> None:
     with pytest.raises(ReconcileConfigError, match="look_ahead_seconds=0"):
-        StreamQueue(None).enqueue(ReconciliationJob(1), delay_seconds=1.0)  # type: ignore[arg-type]
+        StreamQueue(None).enqueue(ReconciliationJob(1), delay_seconds=1.0)
 
 
 def test_a_report_that_is_deleted_meanwhile_is_no_retry(sessions: Sessions) -> None:

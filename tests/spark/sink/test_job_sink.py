@@ -181,7 +181,7 @@ def test_a_commit_does_not_wait_for_a_task_of_another_query(postgres_dsn: str) -
         assert go_on.wait(30)
         yield job_rows(["slow-2"])
 
-    thread = threading.Thread(target=lambda: staged.append(sink.stage(slow(), batch(0, "slow"), "ab")))  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: staged.append(sink.stage(slow(), batch(0, "slow"), "ab")))
     thread.start()
     try:
         assert begun.wait(30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -124,7 +125,9 @@ def test_refreshing_keeps_own_entries_from_recovery_and_counts_no_delivery(
     redis.xclaim(STREAM, GROUP, CONSUMER, 0, ["1-1", "1-2"], idle=60_000, justid=True)
     redis.xclaim(STREAM, GROUP, "thief", 0, ["1-2"], idle=60_000, justid=True)
     assert ledger.refresh(claim.block, 30_000) == 1
-    rows = {row["message_id"]: row for row in redis.xpending_range(STREAM, GROUP, "-", "+", 10)}
+    rows: dict[Any, Any] = {
+        row["message_id"]: row for row in redis.xpending_range(STREAM, GROUP, "-", "+", 10)
+    }
     assert rows[b"1-1"]["time_since_delivered"] < 30_000
     assert rows[b"1-1"]["times_delivered"] == 1
     assert rows[b"1-2"]["consumer"] == b"thief"

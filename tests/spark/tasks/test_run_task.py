@@ -101,7 +101,7 @@ def test_a_result_that_is_not_json_is_no_success(spark: SparkSession) -> None:
 
 
 def test_errors_are_redacted_by_the_task(spark: SparkSession) -> None:
-    payloads = {"x": {"card": "hunter2"}, "y": {"card": "hunter2", "refuse": True}}
+    payloads: dict[str, dict[str, Any]] = {"x": {"card": "hunter2"}, "y": {"card": "hunter2", "refuse": True}}
     found = collected(run_task(frame(spark, payloads), Careless()))
     assert [found[name][2] for name in "xy"] == ["SYSTEM", "BUSINESS"]
     assert "hunter2" not in str(found)

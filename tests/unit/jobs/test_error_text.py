@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conquiet.jobs.error_text import error_text
 
 
-@given(st.text(st.characters(codec=None), max_size=200))  # type: ignore[arg-type]
+@given(st.text(st.characters(codec=None), max_size=200))
 @pytest.mark.clause("J-27")
 def test_an_error_text_can_be_stored_whatever_it_is(text: str) -> None:
     shown = error_text(text)

@@ -48,9 +48,9 @@ def test_a_full_queue_refuses_until_there_is_room() -> None:
             queue.enqueue(4, "high", delay)
         assert caught.value.depth == 3
     assert queue.snapshot() == {"depth": 3, "ready": 2, "scheduled": 1, "shutdown": False}
-    assert queue.dequeue().job == 1  # type: ignore[union-attr]
+    assert queue.dequeue().job == 1
     queue.enqueue(4, "high")
-    assert queue.dequeue().job == 4  # type: ignore[union-attr]
+    assert queue.dequeue().job == 4
 
 
 @pytest.mark.clause("W-03")
@@ -62,7 +62,7 @@ def test_after_shutdown_nothing_is_accepted() -> None:
     with pytest.raises(QueueShutdownError, match="make a new PriorityDelayQueue"):
         queue.enqueue("late")  # shut down, not only full: waiting would not help
     assert queue.snapshot() == {"depth": 1, "ready": 1, "scheduled": 0, "shutdown": True}
-    assert queue.dequeue().job == "accepted"  # type: ignore[union-attr]
+    assert queue.dequeue().job == "accepted"
     assert queue.dequeue() is None
 
 

@@ -63,7 +63,8 @@ def test_any_fields_at_all_are_a_message_or_a_reason(rows: list[list[bytes]]) ->
     rows = [row[: len(row) // 2 * 2] for row in rows]
     entries = [[f"{n}-0".encode(), row] for n, row in enumerate(rows)]
     messages, malformed = parse_entries(entries, "orders", "billing")
-    found = [int(one.id.partition("-")[0]) for one in (*messages, *malformed)]
+    ids = [one.id for one in messages] + [one.id for one in malformed]
+    found = [int(one.partition("-")[0]) for one in ids]
     assert sorted(found) == list(range(len(rows)))
     for entry in malformed:
         assert entry.size == sum(map(len, rows[int(entry.id.partition("-")[0])]))

@@ -88,7 +88,7 @@ def test_every_failure_is_an_outcome(
 def test_what_no_adapter_may_return_is_a_failure(answer: Any) -> None:
     class Odd(PlatformAdapter):
         def fetch(self, post_id: str) -> Observation:
-            return answer  # type: ignore[no-any-return]
+            return answer
 
     outcome = fetcher(Odd(), ManualClock()).fetch("instagram", "p1")
     assert (outcome.error_code, outcome.metrics) == (FetchError.FETCH_ERROR, Metrics(None, None, None))

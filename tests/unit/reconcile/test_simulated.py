@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_another_process_sees_the_same() -> None:
 
 
 def test_failures_come_at_the_given_rates_and_can_be_repeated() -> None:
-    settings = {"failure_rate": 0.2, "auth_error_rate": 0.1}
+    settings: dict[str, Any] = {"failure_rate": 0.2, "auth_error_rate": 0.1}
     first = outcomes(SimulatedAdapter(1, **settings), 2_000)
     assert first == outcomes(SimulatedAdapter(1, **settings), 2_000)
     assert first.count("PlatformError") == pytest.approx(400, abs=60)

@@ -111,7 +111,7 @@ def _on_thread(step: Step) -> Step:
         with closing(running):
             while True:
                 try:
-                    pause = next(running)
+                    pause: Any = next(running)
                 except StopIteration as stop:
                     return stop.value
                 if isinstance(pause, threading.Event):
@@ -130,7 +130,7 @@ def _on_asyncio(step: Step) -> Step:
         with closing(running):
             while True:
                 try:
-                    pause = next(running)
+                    pause: Any = next(running)
                 except StopIteration as stop:
                     return stop.value
                 if isinstance(pause, threading.Event):

@@ -116,4 +116,4 @@ def test_a_connector_that_gives_a_coroutine_ends_the_loop_with_an_engine_error()
 
 def test_an_on_outcome_that_gives_a_coroutine_ends_the_loop_with_a_documented_error() -> None:
     with pytest.raises(AsyncCallableError, match="lambda> gave a coroutine"):
-        Done().consume_transactions(One(), on_outcome=lambda outcome: later())  # type: ignore[arg-type, return-value]
+        Done().consume_transactions(One(), on_outcome=lambda outcome: later())  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def test_the_tree_of_a_loop_is_that_of_the_document(variant: str, spans: Recorde
 @on_both
 def test_there_is_one_span_per_attempt_of_every_step(variant: str, spans: Recorded) -> None:
     class Flaky(Batches):
-        fetch = failing(OSError("1"), OSError("2"), value=[])  # type: ignore[assignment]
+        fetch = failing(OSError("1"), OSError("2"), value=[])
 
     engine = Engine(variant)
     retry = RetryPolicy(3, backoff=0.001)
@@ -215,7 +215,7 @@ def test_a_fetch_that_fails_for_good_is_on_its_attempts_and_on_the_loop(
     variant: str, spans: Recorded
 ) -> None:
     class Away(Batches):
-        fetch = failing(OSError("away"), OSError("away"))  # type: ignore[assignment]
+        fetch = failing(OSError("away"), OSError("away"))
 
     engine = Engine(variant)
     with pytest.raises(FetchException):

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,7 @@ def test_other_tasks_of_the_same_event_loop_are_free_while_a_strict_process_wait
 def test_strict_and_lenient_loops_run_beside_each_other(variant: str) -> None:
     engine = Engine(variant)
 
-    def process(transaction: Transaction) -> Iterator[Any]:
+    def process(transaction: Transaction) -> Generator[Any, Any, Any]:
         yield 0.001
         return read()
 

@@ -37,7 +37,7 @@ class Sender:
     def __call__(self, job: Job, context: JobContext) -> None:
         seen.append((job, context))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class AsyncSender:

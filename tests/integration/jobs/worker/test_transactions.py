@@ -162,7 +162,7 @@ def test_an_abandoned_thread_can_do_nothing_with_its_connection(durable: JobStor
         go_on.wait(30)
         for attempt in (
             lambda: connection.execute("INSERT INTO effects VALUES (2)"),
-            lambda: JobContext.connection.fget(_fresh(context)),
+            lambda: vars(JobContext)["connection"].fget(_fresh(context)),
         ):
             try:
                 attempt()

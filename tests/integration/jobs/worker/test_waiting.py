@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -54,13 +55,16 @@ def test_an_idle_worker_starts_a_new_job_at_once(
     async def handle_async(job: Job) -> None:
         handle(job)
 
+    def handled(count: int) -> bool:
+        return len(latencies) == count
+
     start(
         JobWorker(store, handle if isolation == "thread" else handle_async, queues="q", isolation=isolation)
     )
     with producer(store) as produce:
         for number in range(1, 10):
             produce()
-            until(lambda number=number: len(latencies) == number)
+            until(partial(handled, number))
             time.sleep(0.06)  # it has settled that, found nothing else, and waits
     median = statistics.median(latencies[1:])
     with capsys.disabled():
@@ -81,6 +85,9 @@ def test_a_delayed_job_starts_when_it_is_due(store: JobStore, start: Start, isol
 
     async def handle_async(job: Job) -> None:
         handle(job)
+
+    def handled(count: int) -> bool:
+        return len(latencies) == count
 
     start(
         JobWorker(store, handle if isolation == "thread" else handle_async, queues="q", isolation=isolation)

@@ -75,11 +75,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 
 def reconciled(spark: SparkSession, cases: Cases, as_of: datetime = AS_OF) -> JudgedOutputs:
-    frames = (
+    reports, metrics = (
         spark.createDataFrame(pa.Table.from_pylist(rows, schema))
         for rows, schema in ((cases.reports, REPORTS), (cases.metrics, METRICS))
     )
-    outputs = reconcile_batch(*frames, as_of=as_of)
+    outputs = reconcile_batch(reports, metrics, as_of=as_of)
     assert isinstance(outputs, JudgedOutputs)
     return outputs
 
@@ -229,7 +229,7 @@ ARROW = {"bigint": pa.int64(), "double": pa.float64(), "text": pa.string(), "tim
 def test_a_task_that_is_repeated_after_its_rows_were_in_adds_none(database: Database) -> None:
     outputs, run = output_database(database.dsn), new_run("one")
     outputs.prepare(run)
-    rows = {
+    rows: dict[str, list[tuple[Any, ...]]] = {
         "verdicts": [(1, 1), (2, 1), (1, 2)],
         "trust": [(1, 1)],
         "alerts": [(1, "BAD", 2, "of 2"), (1, "BAD", 1, "of 1")],

@@ -213,8 +213,8 @@ def result(folder: Path, dsn: str) -> dict[str, list[str]]:
     with open_store(dsn) as store:
         jobs = store.list(queue="reconciliation", limit=100_000)
     for job in jobs:
-        late = job.retry_at and job.retry_at - datetime.fromisoformat(job.payload["scheduled_at"])
-        assert late is not None
+        assert job.retry_at is not None
+        late = job.retry_at - datetime.fromisoformat(job.payload["scheduled_at"])
         assert abs(late) < timedelta(minutes=5)  # delayed until then
     found["jobs"] = [_text({"id": job.id, "payload": job.payload, "state": job.state}) for job in jobs]
     return found
@@ -229,7 +229,7 @@ def _text(row: Row) -> str:
     return json.dumps(row, default=str, sort_keys=True)
 
 
-def committed(folder: Path, client: redis.Redis) -> set[bytes]:
+def committed(folder: Path, client: Any) -> set[bytes]:
     """The entries of the micro-batches that Spark's commit log has."""
     return {
         entry
@@ -249,7 +249,7 @@ def _end(log: Path) -> Offset:
     return Offset.from_dict(offset)
 
 
-def acknowledged(client: redis.Redis, group: str) -> set[bytes]:
+def acknowledged(client: Any, group: str) -> set[bytes]:
     """What was delivered and is no longer pending."""
     info = next(one for one in client.xinfo_groups(STREAM) if one["name"] == group.encode())
     delivered = {entry for entry, _ in client.xrange(STREAM, "-", info["last-delivered-id"])}

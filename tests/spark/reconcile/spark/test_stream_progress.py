@@ -80,7 +80,7 @@ def test_a_batch_tells_and_counts_what_it_has_written(spark: SparkSession, tmp_p
         ("quarantined_total", "quarantine"),
     ):
         assert metric(name, "told batch") == spark.read.parquet(str(tmp_path / table)).count() > 0
-    assert metric("rows_total", "told batch") >= 21 + 10  # type: ignore[operator]
+    assert metric("rows_total", "told batch") >= 21 + 10
     said = screen.getvalue()
     assert said.startswith("told batch ")
     assert " tasks: " in said

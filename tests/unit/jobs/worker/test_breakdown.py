@@ -64,7 +64,7 @@ def test_the_worker_ends_with_it(
     worker = JobWorker(
         store, handler, queues="q", isolation=isolation, lease_ttl=0.6, concurrency=1, prefetch=1
     )
-    store.operations.backend.bug = bug
+    vars(store.operations.backend)["bug"] = bug
     with pytest.raises(ZeroDivisionError, match=bug):
         worker.run()
     if bug != "claim":  # which is not beside the others

@@ -16,7 +16,6 @@ import pytest
 
 from conquiet.jobs import QueueStats
 from conquiet.reconcile import Status
-from conquiet.reconcile.report import page as report_page
 from conquiet.reconcile.report.figures import (
     AlertCount,
     DayTrust,
@@ -27,6 +26,7 @@ from conquiet.reconcile.report.figures import (
     TrustLine,
 )
 from conquiet.reconcile.report.page import report_html, write_report
+from conquiet.reconcile.report.style import CSS
 from conquiet.reconcile.report.text import cut, duration, number, percent, plain
 
 pytestmark = pytest.mark.clause("P-13")
@@ -237,7 +237,7 @@ def test_nothing_is_drawn_of_nothing() -> None:
 
 
 def test_light_and_dark_have_the_same_colours_defined() -> None:
-    css = report_page.CSS
+    css = CSS
     light, dark = (
         css.split("prefers-color-scheme: dark")[0],
         css.split("prefers-color-scheme: dark")[1].split("* {")[0],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conquiet.jobs import AsyncJobStore, Job, JobState, JobStore, RetrySchedule, open_async_store
-from conquiet.verify.beside import hushed
+from conquiet.verify.background import hushed
 from conquiet.verify.cancellation_sweep import CHECK_NAME, Sweep, cancelled, told
 from conquiet.verify.findings import Check, Extent, asked, judge, require
 from conquiet.verify.history import History

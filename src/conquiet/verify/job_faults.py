@@ -15,15 +15,15 @@ from urllib.parse import unquote
 
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, NewJob, RetrySchedule, open_store
 from conquiet.sqlite_files import connected
-from conquiet.verify.beside import hushed, until, working
+from conquiet.verify.background import hushed, until, working
 from conquiet.verify.findings import Check, Extent, asked, bound, judge, require
 from conquiet.verify.history import History
 from conquiet.verify.job_worker import EFFECTS
 from conquiet.verify.owner import PLACES
 from conquiet.verify.processes import WorkerProcess, kill_until
+from conquiet.verify.proxied_servers import through_postgres
 from conquiet.verify.proxy import Cutting
 from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, record
-from conquiet.verify.through import through_postgres
 
 __all__ = ["effects_in", "job_faults"]
 
@@ -36,7 +36,7 @@ _PATIENT = RetrySchedule(base_seconds=0.0)
 
 
 def job_faults(store: JobStore, extent: Extent, folder: Path) -> list[Check]:
-    """For a store whose corner has the table of effects; histories are written in `folder`."""
+    """For a store whose scratch has the table of effects; histories are written in `folder`."""
     of = _Faults(store, extent, folder)
     checks = [Check("workers killed -9: nothing lost, no effect twice", of.kills)]
     if store.capabilities.name == "postgresql":

@@ -8,29 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from conquiet.queue import AsyncRedisStreamsQueue, QueueConfig, QueueMessage, connect_async
-from conquiet.verify.beside import hushed
+from conquiet.verify.background import hushed
 from conquiet.verify.cancellation_sweep import CHECK_NAME, Sweep, cancelled, told
-from conquiet.verify.corner import StreamCorner
 from conquiet.verify.findings import Check, Extent, asked, judge
 from conquiet.verify.history import History
 from conquiet.verify.recording.streams import AsyncRecordedConsumer, RecordedOperations
+from conquiet.verify.scratch_space import StreamScratch
 from conquiet.verify.stream_worker import GROUP
 
 __all__ = ["stream_cancellations"]
 
 
-def stream_cancellations(corner: StreamCorner, extent: Extent, folder: Path) -> list[Check]:
-    return [Check(CHECK_NAME, lambda: _on_streams(corner, extent.cancels, folder / "cancels"))]
+def stream_cancellations(scratch: StreamScratch, extent: Extent, folder: Path) -> list[Check]:
+    return [Check(CHECK_NAME, lambda: _on_streams(scratch, extent.cancels, folder / "cancels"))]
 
 
-def _on_streams(corner: StreamCorner, cancels: int, path: Path) -> str:
+def _on_streams(scratch: StreamScratch, cancels: int, path: Path) -> str:
     asked(cancels, "cancels")
     # 1 ms: a hold here is nobody's for long, as everything is claimed at once.
-    config = QueueConfig(corner.key("cancelled"), GROUP, "cancelled", block_ms=1_000, claim_idle_ms=1)
+    config = QueueConfig(scratch.key("cancelled"), GROUP, "cancelled", block_ms=1_000, claim_idle_ms=1)
 
     async def main() -> Sweep:
         with History(path) as history:
-            async with connect_async(corner.url, max_connections=2) as redis:
+            async with connect_async(scratch.url, max_connections=2) as redis:
                 consumer = AsyncRecordedConsumer(redis, config, history)
                 await consumer.create_group()
                 queue = AsyncRedisStreamsQueue(redis, config)

@@ -13,16 +13,16 @@ from typing import Any
 
 from conquiet.errors import QueueConnectionError
 from conquiet.queue import NoTransactions, QueueConfig, QueueMessage, RedisStreamsQueue
-from conquiet.verify.beside import Consumers, hushed, until
-from conquiet.verify.corner import StreamCorner
+from conquiet.verify.background import Consumers, hushed, until
 from conquiet.verify.findings import Check, Extent, asked, bound, judge, require
 from conquiet.verify.history import History
 from conquiet.verify.owner import PLACES
 from conquiet.verify.processes import WorkerProcess, kill_until
+from conquiet.verify.proxied_servers import through_redis
 from conquiet.verify.proxy import Cutting
 from conquiet.verify.recording.streams import RecordedConsumer, RecordedQueue
+from conquiet.verify.scratch_space import StreamScratch
 from conquiet.verify.stream_worker import GROUP
-from conquiet.verify.through import through_redis
 
 __all__ = ["stream_faults"]
 
@@ -32,9 +32,9 @@ _LONG_MS = 60_000
 _BACKLOG = 20
 
 
-def stream_faults(corner: StreamCorner, extent: Extent, folder: Path) -> list[Check]:
+def stream_faults(scratch: StreamScratch, extent: Extent, folder: Path) -> list[Check]:
     """Histories are written in `folder`."""
-    of = _Faults(corner, extent, folder)
+    of = _Faults(scratch, extent, folder)
     return [
         Check("consumers killed -9: nothing lost", of.kills),
         Check("connections cut in XADD and XACK: nothing lost", of.cuts),
@@ -44,14 +44,14 @@ def stream_faults(corner: StreamCorner, extent: Extent, folder: Path) -> list[Ch
 
 
 class _Faults:
-    def __init__(self, corner: StreamCorner, extent: Extent, folder: Path) -> None:
-        self._corner = corner
+    def __init__(self, scratch: StreamScratch, extent: Extent, folder: Path) -> None:
+        self._scratch = scratch
         self._extent = extent
         self._folder = folder
 
     def kills(self) -> str:
         count, kills = self._extent.work, asked(self._extent.kills, "kills")
-        stream, effects = self._corner.key("killed"), self._corner.key("killed-effects")
+        stream, effects = self._scratch.key("killed"), self._scratch.key("killed-effects")
         with hushed(), History(self._folder / "kills") as history:
             queue = self._recorded_queue(stream, history)
             queue.enqueue_many({"n": n} for n in range(count))
@@ -63,22 +63,22 @@ class _Faults:
                 total += 2 * PLACES
 
             def handle(message: QueueMessage) -> None:
-                self._corner.redis.hincrby(effects, str(message.payload["n"]), 1)
+                self._scratch.redis.hincrby(effects, str(message.payload["n"]), 1)
 
             seconds = 2 * _LIVES * kills * 2 * PLACES / count
             order = self._order("messages", stream, history, effects=effects, seconds=seconds)
             with Consumers(self._recovery(stream, history, handle)):
                 kill_until(order, kills, left=lambda: self._left(queue), feed=feed)
         judge(history.path, fenced=False)
-        lost = total - self._corner.redis.hlen(effects)
+        lost = total - self._scratch.redis.hlen(effects)
         require(not lost, f"{lost} of {total} messages were never handled")
-        again = sum(map(int, self._corner.redis.hvals(effects))) - total
+        again = sum(map(int, self._scratch.redis.hvals(effects))) - total
         return f"{total} messages, {kills} kills, 0 lost, {again} delivered again; {bound(kills)}"
 
     def cuts(self) -> str:
         """A cut XADD is in the stream, or not. This producer sends it again, and so it may be there twice."""
         cuts = asked(self._extent.cuts, "cuts")
-        stream = self._corner.key("cut")
+        stream = self._scratch.key("cut")
         handled: Counter[int] = Counter()
         unknown: Counter[int] = Counter()
         lock = threading.Lock()
@@ -91,7 +91,7 @@ class _Faults:
         with (
             hushed(),
             History(self._folder / "cuts") as history,
-            through_redis(self._corner.redis) as (proxy, behind),
+            through_redis(self._scratch.redis) as (proxy, behind),
         ):
             direct = self._recorded_queue(stream, history)
             producer = RecordedQueue(behind, self._config(stream, "producer"), history)
@@ -127,7 +127,7 @@ class _Faults:
 
     def pauses(self) -> str:
         pauses = asked(self._extent.signals, "signals")
-        stream = self._corner.key("paused")
+        stream = self._scratch.key("paused")
         with hushed(), History(self._folder / "pauses") as history:
             queue = self._recorded_queue(stream, history)
             with WorkerProcess(self._order("late acks", stream, history, held=True)) as process:
@@ -154,7 +154,10 @@ class _Faults:
         terms = asked(self._extent.signals, "signals")
         messages = 3
         for number in range(terms):
-            stream, effects = self._corner.key(f"ended-{number}"), self._corner.key(f"ended-effects-{number}")
+            stream, effects = (
+                self._scratch.key(f"ended-{number}"),
+                self._scratch.key(f"ended-effects-{number}"),
+            )
             with hushed(), History(self._folder / f"terms-{number}") as history:
                 queue = self._recorded_queue(stream, history)
                 first, *_ = queue.enqueue_many({"n": n} for n in range(messages))
@@ -183,11 +186,11 @@ class _Faults:
         return QueueConfig(stream, GROUP, name, block_ms=100, claim_idle_ms=_IDLE_MS)
 
     def _order(self, work: str, stream: str, history: History, **more: Any) -> dict[str, Any]:
-        order = {"work": work, "url": self._corner.url, "stream": stream, "history": history.path}
+        order = {"work": work, "url": self._scratch.url, "stream": stream, "history": history.path}
         return order | {"held": False, "claim_idle_ms": _IDLE_MS} | more
 
     def _recorded_queue(self, stream: str, history: History) -> RecordedQueue:
-        return RecordedQueue(self._corner.redis, self._config(stream, "owner"), history)
+        return RecordedQueue(self._scratch.redis, self._config(stream, "owner"), history)
 
     def _left(self, queue: RedisStreamsQueue) -> int:
         stats = queue.backlog_stats()
@@ -204,7 +207,7 @@ class _Faults:
         redis: Any = None,
         name: str = "reader",
     ) -> tuple[Callable[[], RecordedConsumer], Callable[[RecordedConsumer], None]]:
-        redis = self._corner.redis if redis is None else redis
+        redis = self._scratch.redis if redis is None else redis
         return (
             lambda: RecordedConsumer(redis, self._config(stream, name), history),
             lambda consumer: consumer.run(

@@ -10,17 +10,17 @@ from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import LeaseLostError
 from conquiet.queue import QueueConfig, RedisStreamsQueue
 from conquiet.queue.wire import TRANSPORT_ERRORS, translated
-from conquiet.verify.corner import StreamCorner
 from conquiet.verify.findings import Check, Finding, require
+from conquiet.verify.scratch_space import StreamScratch
 
 __all__ = ["StreamChecks"]
 
 
 class StreamChecks:
-    """What needs no faults, on streams of the corner."""
+    """What needs no faults, on streams in the scratch space."""
 
-    def __init__(self, corner: StreamCorner, messages: int) -> None:
-        self._corner = corner
+    def __init__(self, scratch: StreamScratch, messages: int) -> None:
+        self._scratch = scratch
         self._messages = messages
 
     def checks(self) -> list[Check]:
@@ -34,12 +34,14 @@ class StreamChecks:
     def notes(self) -> list[Finding]:
         """What the server's own settings can lose."""
         return [
-            Finding("persistence", "note", _persistence(self._corner.redis)),
-            Finding("memory", "note", _memory(self._corner.redis)),
+            Finding("persistence", "note", _persistence(self._scratch.redis)),
+            Finding("memory", "note", _memory(self._scratch.redis)),
         ]
 
     def _queue(self, name: str, consumer: str = "one") -> RedisStreamsQueue:
-        return RedisStreamsQueue(self._corner.redis, QueueConfig(self._corner.key(name), "verify", consumer))
+        return RedisStreamsQueue(
+            self._scratch.redis, QueueConfig(self._scratch.key(name), "verify", consumer)
+        )
 
     def _round_trip(self) -> str:
         queue = self._queue("round-trip")

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from conquiet.embedded import RedisServer
-from conquiet.verify.corner import store_corner
 from conquiet.verify.findings import Extent
 from conquiet.verify.job_cancellations import job_cancellations
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
+from conquiet.verify.scratch_space import store_scratch
 from tests.acceptance.cli.command import Shell
 from tests.integration.verify.liar import Liar
 
@@ -55,7 +55,7 @@ def test_the_sample_in_the_documentation_has_the_checks_that_there_are(
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
     sample = page.partition("$ conquiet verify")[2].partition("```")[0]
     extent = Extent()
-    with store_corner(postgres_dsn) as corner, open_for_checks(corner) as store:
+    with store_scratch(postgres_dsn) as corner, open_for_checks(corner) as store:
         checks = [
             *job_checks(store, extent.work),
             *job_faults(store, extent, tmp_path),

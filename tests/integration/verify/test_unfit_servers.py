@@ -14,11 +14,11 @@ from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.errors import QueueConnectionError, StoreUnavailableError
 from conquiet.jobs import JobStore
 from conquiet.verify import Finding, Verdict, job_cancellations, verify
-from conquiet.verify.corner import store_corner, stream_corner
 from conquiet.verify.findings import Check, Extent, examined
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
 from conquiet.verify.processes import kill_until
+from conquiet.verify.scratch_space import store_scratch, stream_scratch
 from conquiet.verify.stream_faults import stream_faults
 from tests.abuse.certificates import Authority
 from tests.abuse.test_tls import own_tls_of_postgres
@@ -60,7 +60,7 @@ def test_an_ack_that_is_committed_before_its_effect_is_found_out(postgres_dsn: s
     (wrong,) = [
         m for m in MUTANTS if m.name == "PostgreSQL: the ack is committed before the handler's effect"
     ]
-    with store_corner(postgres_dsn) as corner, open_for_checks(corner) as store, wrong.applied():
+    with store_scratch(postgres_dsn) as corner, open_for_checks(corner) as store, wrong.applied():
         _, cut = examined([job_checks(store, 10)[-1], cuts_of(store, tmp_path, 30)])
     assert cut.kind == "broken", cut
 
@@ -130,7 +130,7 @@ def test_a_wrong_consumer_is_found_out(
     said: str,
 ) -> None:
     make_workers_wrong(code)
-    with stream_corner(redis_url) as corner:
+    with stream_scratch(redis_url) as corner:
         (check,) = [one for one in stream_faults(corner, Extent(signals=1), tmp_path) if about in one.name]
         (found,) = examined([check])
     assert (found.kind, found.detail) == ("broken", said)
@@ -180,7 +180,7 @@ def test_a_proxy_cannot_look_into_the_tls_of_postgresql(tmp_path: Path) -> None:
         if not own_tls_of_postgres(server, signed):
             port = stack.enter_context(TlsFront(server.port, signed, postgres=True)).port
         dsn = server.dsn.replace(f":{server.port}/", f":{port}/")
-        with store_corner(f"{dsn}?sslmode=require") as corner, open_for_checks(corner) as store:
+        with store_scratch(f"{dsn}?sslmode=require") as corner, open_for_checks(corner) as store:
             (cut,) = examined([cuts_of(store, tmp_path, 5)])
         assert (cut.kind, cut.detail.partition(";")[2]) == ("skipped", SKIPPED), cut
 

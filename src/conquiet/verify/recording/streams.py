@@ -162,10 +162,10 @@ def recorded_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
     return lambda message, tx: tx.handled_by(handler, message)
 
 
-class RecordedConsumer(QueueConsumer):
-    """`QueueConsumer`, recorded; `delivery` may be one that is wrong on purpose."""
+class _Recorded:
+    """Put before a consumer class: its operations are recorded. `delivery` may be one that is wrong on purpose."""
 
-    _operations: RecordedOperations
+    _operations: Any
 
     def __init__(
         self,
@@ -176,9 +176,13 @@ class RecordedConsumer(QueueConsumer):
         reached: Reached = nowhere,
         delivery: type[Delivery] = Delivery,
     ) -> None:
-        super().__init__(redis, config)
+        super().__init__(redis, config)  # type: ignore[call-arg]
         self._operations = RecordedOperations(self._operations, history, reached)
         self._delivery = delivery(self._operations, config)
+
+
+class RecordedConsumer(_Recorded, QueueConsumer):
+    """`QueueConsumer`, recorded."""
 
     def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
         super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
@@ -189,23 +193,8 @@ class RecordedConsumer(QueueConsumer):
         super().run_recovery(**_recorded(self._operations, handler, db_factory, on_malformed), **settings)
 
 
-class AsyncRecordedConsumer(AsyncQueueConsumer):
+class AsyncRecordedConsumer(_Recorded, AsyncQueueConsumer):
     """`AsyncQueueConsumer`, recorded. Transactions are plain ones, as both consumers take them."""
-
-    _operations: RecordedOperations
-
-    def __init__(
-        self,
-        redis: Any,
-        config: QueueConfig,
-        history: History,
-        *,
-        reached: Reached = nowhere,
-        delivery: type[Delivery] = Delivery,
-    ) -> None:
-        super().__init__(redis, config)
-        self._operations = RecordedOperations(self._operations, history, reached)
-        self._delivery = delivery(self._operations, config)
 
     async def create_group(self) -> None:
         await run_async(self._operations.create_group())

@@ -1,4 +1,4 @@
-"""All checks that fit a DSN, in a corner of its server."""
+"""All checks that fit a DSN, run in a scratch space on its server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from conquiet.verify.corner import store_corner, stream_corner
 from conquiet.verify.findings import Extent, Finding, Verdict, examined
 from conquiet.verify.job_cancellations import job_cancellations
 from conquiet.verify.job_faults import job_faults
 from conquiet.verify.jobs import job_checks, open_for_checks
+from conquiet.verify.scratch_space import store_scratch, stream_scratch
 
 __all__ = ["verify"]
 
@@ -55,16 +55,16 @@ def _on_streams(url: str, extent: Extent, folder: Path) -> Generator[Finding]:
     from conquiet.verify.stream_faults import stream_faults
     from conquiet.verify.streams import StreamChecks
 
-    with stream_corner(url) as corner:
-        streams = StreamChecks(corner, extent.work)
+    with stream_scratch(url) as scratch:
+        streams = StreamChecks(scratch, extent.work)
         yield from examined(streams.checks())
-        yield from examined(stream_faults(corner, extent, folder))
-        yield from examined(stream_cancellations(corner, extent, folder))
+        yield from examined(stream_faults(scratch, extent, folder))
+        yield from examined(stream_cancellations(scratch, extent, folder))
         yield from streams.notes()
 
 
 def _on_jobs(dsn: str, extent: Extent, folder: Path) -> Generator[Finding]:
-    with store_corner(dsn) as corner, open_for_checks(corner) as store:
+    with store_scratch(dsn) as scratch, open_for_checks(scratch) as store:
         yield from examined(job_checks(store, extent.work))
         if store.capabilities.shared:
             yield from examined(job_faults(store, extent, folder))

@@ -1,4 +1,4 @@
-"""A corner of somebody's server to verify in: nothing of theirs is touched, and nothing of ours stays."""
+"""A scratch space on the server to verify in: nothing else on it is touched, and everything made in it is removed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from conquiet.errors import JobConfigError, StoreUnavailableError, redact
 from conquiet.extras import needed_by
 from conquiet.redaction import misread_url, redact_dsn, without_password
 
-__all__ = ["StreamCorner", "store_corner", "stream_corner"]
+__all__ = ["StreamScratch", "store_scratch", "stream_scratch"]
 
 
 @contextmanager
-def store_corner(dsn: str) -> Iterator[str]:
+def store_scratch(dsn: str) -> Iterator[str]:
     """A DSN of the same server: a schema of its own on PostgreSQL, a file of its own beside the one of SQLite."""
     if misread := misread_url(dsn):
         raise JobConfigError(f"{redact_dsn(dsn)!r} cannot be verified: {misread}")
     scheme = dsn.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
-        with _schema(dsn) as corner:
-            yield corner
+        with _schema(dsn) as scratch:
+            yield scratch
     elif scheme == "sqlite":
-        with _file(dsn) as corner:
-            yield corner
+        with _file(dsn) as scratch:
+            yield scratch
     elif scheme == "memory":
         yield dsn
     else:
@@ -37,7 +37,7 @@ def store_corner(dsn: str) -> Iterator[str]:
         )
 
 
-class StreamCorner:
+class StreamScratch:
     """Keys of its own on a Redis server, all of which begin with `conquiet-verify-`."""
 
     def __init__(self, redis: Any, url: str) -> None:
@@ -59,17 +59,17 @@ class StreamCorner:
 
 
 @contextmanager
-def stream_corner(url: str) -> Iterator[StreamCorner]:
+def stream_scratch(url: str) -> Iterator[StreamScratch]:
     from conquiet.queue import connect  # here: a job store is verified without redis-py
 
     with connect(url) as redis:
         with _translating("the server cannot be reached"):
             redis.ping()
-        corner = StreamCorner(redis, url)
+        scratch = StreamScratch(redis, url)
         try:
-            yield corner
+            yield scratch
         finally:
-            corner.clear()
+            scratch.clear()
 
 
 @contextmanager

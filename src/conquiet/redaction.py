@@ -1,4 +1,4 @@
-"""Texts without their secrets, on the way into a message, a log or a span."""
+"""Removes secrets from text before it is put into a message, a log or a span, and checks DSNs before a driver sees them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ E = TypeVar("E", bound=BaseException)
 
 # What libpq quotes after these is the name of an option, not a piece of a password.
 _NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
-# In two steps, each of them linear: texts of any size and origin go through here.
+# Two steps, each linear in the length of the text, which may be of any size and origin.
 _UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
 _URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
 _KEY_VALUE = re.compile(
@@ -40,8 +40,8 @@ def redact(text: str) -> str:
 def redact_dsn(dsn: str) -> str:
     """A DSN as a message may show it: where it leads, on one line, without password and options.
 
-    It need not be one that can be parsed. A password may then be anything before the last @, spaces included, which in
-    a text of unknown content nobody could tell from prose.
+    The DSN may be malformed. Its password may then be anything before the last @, spaces included; `redact` cannot find
+    such a password, because it does not know where in a text the DSN begins.
     """
     before, at, place = dsn.rpartition("@")
     place = redact(place.partition("?")[0])
@@ -53,9 +53,9 @@ def redact_dsn(dsn: str) -> str:
 
 
 def without_password(error: E) -> E:
-    """`error`, or one in its place that can be shown: libpq quotes the piece of a DSN that it cannot read.
+    """`error`, or a replacement without the piece of the DSN that libpq quotes when it cannot read it.
 
-    That is a psycopg.ProgrammingError without a code of the server; known by its name, because psycopg is optional.
+    libpq's error is a psycopg.ProgrammingError without a SQLSTATE, recognized by name because psycopg is optional.
     """
     if type(error).__name__ != "ProgrammingError" or getattr(error, "sqlstate", "") is not None:
         return error
@@ -67,16 +67,16 @@ def without_password(error: E) -> E:
 
 
 def printable(text: str) -> str:
-    """A text of anybody's on one line, without what would move a terminal's cursor or forge a line of a log."""
+    """`text` on one line, with control characters escaped: they could move a cursor or forge a log line."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def misread_url(url: str) -> str | None:
-    """Why `url` must not be handed to a driver; None if it may.
+    """Why `url` must not be given to a driver; None if it may be.
 
-    A password with / or @ in it, written as it is, ends in the place of the host or the port: a driver would ask name
-    servers for it, and quote it in its errors and its log. What no driver can send to anybody, each refuses in a way of
-    its own, or stops reading there.
+    In a URL, an unescaped / or @ of a password moves the rest of the password to where the host or port belongs. A driver
+    would look it up in DNS and quote it in errors and logs. NUL and lone surrogates are refused differently by every
+    driver, or cut the URL short.
     """
     if impossible_text(unquote(url)):
         return "it has a NUL or half a surrogate pair in it, which no name and no path can have"
@@ -95,8 +95,8 @@ def misread_url(url: str) -> str | None:
 
 
 def impossible_host(host: str) -> bool:
-    """Whether no name server could be asked for `host`: Python refuses it with an error that no driver expects."""
-    if host.startswith(("/", "@")):  # a socket on this machine, by its path
+    """Whether `host` cannot be looked up: Python then raises a UnicodeError, which no driver expects."""
+    if host.startswith(("/", "@")):  # the path of a Unix socket
         return impossible_text(host)
     try:
         host.encode("idna")
@@ -106,5 +106,5 @@ def impossible_host(host: str) -> bool:
 
 
 def impossible_text(text: str) -> bool:
-    """Whether no server and no file system could be given `text`."""
+    """Whether `text` has a NUL or a lone surrogate, which no server and no file system accepts."""
     return "\0" in text or any("\ud800" <= char <= "\udfff" for char in text)

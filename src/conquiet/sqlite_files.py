@@ -1,4 +1,4 @@
-"""SQLite files as every room wants them: WAL, the chosen durability, patient with other processes."""
+"""Opens SQLite files the same way for every room: WAL, the chosen durability, waiting for other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unusable_path(path: str) -> str | None:
         os.path.abspath(path)
     except UnicodeEncodeError:
         return "it holds a lone surrogate, which no file name can; write it in characters that UTF-8 has"
-    except OSError as error:  # a path from the current folder, which was removed
+    except OSError as error:  # a relative path, and the current folder was removed
         return f"the current folder cannot be found ({error.strerror}); write an absolute path"
     return None
 
@@ -58,13 +58,13 @@ def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
 
 
 def read_only(path: str) -> sqlite3.Connection:
-    """For a look at a file that may not be ours: nothing of it is changed, its journal mode neither."""
+    """A read-only connection, for a file that may not be ours: not even its journal mode is changed."""
     return sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
 @contextmanager
 def opened(path: str, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
-    """A connection for one piece of work; that there is none is an error of ours."""
+    """A connection for the block; `StoreUnavailableError` if the file cannot be opened."""
     try:
         connection = connected(path, synchronous)
     except sqlite3.Error as error:
@@ -77,7 +77,7 @@ def opened(path: str, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
-    """All of it or nothing, with the write lock from its begin."""
+    """A transaction that takes the write lock when it begins; rolled back on any exception."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -91,7 +91,7 @@ def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
 
 
 def rolled_back(connection: sqlite3.Connection) -> bool:
-    """Undo what is not committed. Never raises: there is an error already, which must be heard.
+    """Roll back. Never raises: an error is already on its way to the caller.
 
     False if SQLite refused: then the connection is closed, which undoes it too.
     """
@@ -106,7 +106,7 @@ def rolled_back(connection: sqlite3.Connection) -> bool:
 
 
 def set_wal(connection: sqlite3.Connection) -> None:
-    """Several processes that open a new file at once collide here, and SQLite does not wait for this lock."""
+    """Switch to WAL. Processes that open a new file at the same time collide here, and SQLite's busy timeout does not apply."""
     deadline = SYSTEM_CLOCK.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What people run."""
+"""The `conquiet` command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["main"]
 def main() -> None:
     """The command `conquiet`."""
     try:
-        import typer  # noqa: F401 - asked for here, so that its absence is told in one line
+        import typer  # noqa: F401 - imported here to report its absence in one line
     except ImportError:
         print('conquiet: the command line needs typer and rich: pip install "conquiet[cli]"', file=sys.stderr)
         sys.exit(4)
@@ -20,7 +20,7 @@ def main() -> None:
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)

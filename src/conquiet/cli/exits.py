@@ -45,7 +45,7 @@ MEANINGS = {
 
 _EXAMPLE = "user:password@"
 
-# The first that fits. By family, and before it what has a code of its own.
+# The first match counts: errors with an exit code of their own come before their family.
 _EXITS: tuple[tuple[type[BaseException], Exit], ...] = (
     (SchemaVersionError, Exit.SCHEMA),
     (MissingDependencyError, Exit.MISSING),

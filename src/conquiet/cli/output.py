@@ -18,7 +18,7 @@ __all__ = ["Session", "session"]
 
 
 class Session:
-    """One run of the command: how it shall speak, and which settings it goes by."""
+    """One run of the command: its output format and its settings."""
 
     def __init__(self) -> None:
         self.begin()
@@ -53,7 +53,7 @@ class Session:
         for name in columns:
             table.add_column(name, overflow="fold")
         for row in rows:
-            # Text, not markup: what stands in a payload or an error is shown, never obeyed.
+            # Text, not markup: Rich must not interpret what a payload or an error contains.
             table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
         return table
 
@@ -76,12 +76,12 @@ class Session:
     def _console(self) -> Console:
         from rich.console import Console
 
-        # What goes into a pipe is not cut to the width of a terminal that is not there.
+        # Output to a pipe is not cut to the width of a terminal.
         return Console(highlight=False, width=None if sys.stdout.isatty() else 400)
 
 
 def printable(text: str) -> str:
-    """Without control characters: a payload must not be able to move the cursor of whoever looks at it."""
+    """`text` with control characters escaped, except line breaks: a payload must not move the terminal's cursor."""
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 

@@ -1,7 +1,7 @@
-"""A Redis server as the verbs about streams see it: questions that create nothing and read for nobody.
+"""A view of a Redis server for the stream verbs: its queries create nothing and take no entries from consumers.
 
-Through the queue's own exchange, so that errors are those of the queue. `RedisStreamsQueue` itself would create the
-consumer group of a mistyped name.
+It uses the queue's exchange, so errors are the queue's. `RedisStreamsQueue` would create a consumer group for a mistyped
+name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from conquiet.queue.wire import Exchange, as_mapping, name_of, pack, parse_entri
 
 __all__ = ["PendingEntry", "RedisLook"]
 
-_NOBODY = "nobody"  # the group and the consumer where none takes part
+_NOBODY = "nobody"  # stands for the group and the consumer in calls that use neither
 
 
 class PendingEntry(NamedTuple):
@@ -62,7 +62,7 @@ class RedisLook:
             raise UnknownNameError(f"{stream!r} is a {kind}, not a stream{self._others()}")
         groups = self.ask(f"look at stream {stream!r}", "XINFO", "GROUPS", stream)
         names = [as_mapping(found)[b"name"] for found in groups]
-        # One that is no UTF-8 was made by something else than conquiet, which could not even be told of it.
+        # conquiet cannot use a group whose name is not UTF-8, so it is not listed.
         return [name.decode() for name in names if name_of(name).encode() == name]
 
     def check_group(self, stream: str, group: str) -> None:
@@ -84,7 +84,7 @@ class RedisLook:
         return _shown(reversed(reply), stream)
 
     def follow(self, stream: str, after: str, block_ms: int) -> Iterator[list[dict[str, Any]]]:
-        """Entries as they come, for ever; a reader of its own, which takes none away from anybody."""
+        """Entries as they are added, without end. Reads outside of any group, so consumers still get them."""
         while True:
             command = ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", stream, after)
             entries = stream_entries(self.ask(f"read stream {stream!r}", *command, block_ms=block_ms))
@@ -109,7 +109,7 @@ class RedisLook:
         return StreamOperations(self.redis, config, DEFAULT_LIMITS, awaits=False)
 
     def _others(self) -> str:
-        """Some streams that are there, found in a bounded number of steps."""
+        """Names of some existing streams: one SCAN step, not a search of the whole server."""
         _, names = self.ask("look for streams", "SCAN", 0, "TYPE", "stream", "COUNT", 1_000)
         found = ", ".join(sorted(name_of(name) for name in names)[:10])
         return (
@@ -131,7 +131,7 @@ def _shown(entries: Any, stream: str) -> list[dict[str, Any]]:
 
 
 def _moment(entry_id: str) -> str:
-    """When it was added, by Redis's clock; ids that somebody chose may say anything."""
+    """When it was added, by Redis's clock; empty for an explicit id that is not a time."""
     try:
         return datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, UTC).isoformat(
             timespec="milliseconds"

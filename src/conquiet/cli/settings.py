@@ -1,4 +1,4 @@
-"""Where a command gets what it was not told: flag, then CONQUIET_*, then DATABASE_URL or REDIS_URL, then conquiet.toml."""
+"""Where a command finds its settings: flag, then CONQUIET_*, then DATABASE_URL or REDIS_URL, then conquiet.toml."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 class Settings:
-    """What this command goes by. `used` remembers what was asked for, so that errors can name its origin."""
+    """The settings of this command. `used` holds those that were looked up, so that errors can name their origin."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, file: str | None = None) -> None:
         self._environment = os.environ if environment is None else environment

@@ -1,4 +1,4 @@
-"""What the verbs on Spark share: a session, inputs looked at before it starts, its errors in one line."""
+"""What the Spark verbs share: a session, checks of inputs before it starts, its errors as one line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _spark_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # What Java raises and PySpark knows no class for comes from the bridge between them.
+        # Py4J raises what PySpark has no class for.
         if not isinstance(error, PySparkException) and not type(error).__module__.startswith("py4j"):
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

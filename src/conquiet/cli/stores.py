@@ -17,7 +17,7 @@ __all__ = ["check_queue", "opened_store", "store_dsn"]
 
 @contextmanager
 def opened_store(flag: str | None) -> Iterator[JobStore]:
-    """The store as it is: a verb that looks or enqueues creates no tables, least of all in a mistyped database."""
+    """The store, without creating tables: the DSN may be mistyped."""
     dsn = store_dsn(flag)
     path = sqlite_file(dsn)
     if path is not None and not os.path.exists(path):
@@ -45,7 +45,7 @@ def sqlite_file(dsn: str) -> str | None:
 
 
 def check_queue(store: JobStore, queue: str | None) -> None:
-    """A queue is there while jobs of it are: a name without any is a slip of the pen more often than not."""
+    """Refuse a queue without jobs: its name is probably mistyped."""
     if queue is not None and queue not in store.stats(queue):
         names = ", ".join(sorted(store.stats())) or "none"
         raise UnknownNameError(f"no job is or was in a queue {queue!r}; queues with jobs: {names}")

@@ -17,7 +17,7 @@ def target(text: str, what: str) -> Any:
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
         raise SettingsError(f"{what} is given as package.module:name, not {text!r}")
-    if (here := os.getcwd()) not in sys.path:  # `python -m` has it, an installed command has not
+    if (here := os.getcwd()) not in sys.path:  # `python -m` adds it, an installed command does not
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
@@ -29,7 +29,7 @@ def target(text: str, what: str) -> Any:
         raise SettingsError(
             f"{module_name} cannot be imported: it needs {error.name!r}, which is not there"
         ) from error
-    except Exception as error:  # whatever somebody's module does when it is imported
+    except Exception as error:  # importing runs the module's code
         raise SettingsError(
             f"{module_name} cannot be imported: {type(error).__qualname__}: {error} (--debug shows where)"
         ) from error

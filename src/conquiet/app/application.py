@@ -43,7 +43,7 @@ class Conquiet:
         self.clock: Clock = options.get("clock") or SYSTEM_CLOCK
         self._tasks: dict[str, Task[..., Any]] = {}
         self.limits: PayloadLimits = options.get("limits", DEFAULT_LIMITS)
-        self._stores = Stores(dsn, options)
+        self.stores = Stores(dsn, options)
 
     def __repr__(self) -> str:
         return f"<Conquiet {redact(self.dsn)!r} with {len(self._tasks)} tasks>"
@@ -162,23 +162,23 @@ class Conquiet:
     @property
     def store(self) -> JobStore:
         """The store behind the app."""
-        return self._stores.current()
+        return self.stores.current()
 
     async def async_store(self) -> AsyncJobStore:
         """The same store for the event loop that runs here; `close_async` closes it."""
-        return await self._stores.for_loop()
+        return await self.stores.for_loop()
 
     def use_store(self, store: JobStore) -> AbstractContextManager[None]:
         """Inside the block the app uses this store in place of its own, on every thread. For tests."""
-        return self._stores.replaced_by(store)
+        return self.stores.replaced_by(store)
 
     def close(self) -> None:
         """Close the store. Whatever uses the app next opens it again; what was in `memory://` is gone."""
-        self._stores.close()
+        self.stores.close()
 
     async def close_async(self) -> None:
         """`close`, and what the event loop that runs here has opened too."""
-        await self._stores.close_async()
+        await self.stores.close_async()
 
     def __enter__(self) -> Conquiet:
         return self

@@ -153,13 +153,13 @@ class TaskCall(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         new = self._new(args, kwargs)
         with self._arguments_named([new]):
-            store = self._task.app.store
+            store = self._task.app.stores.current()
             return store.enqueue_job(self._task.queue, new, connection=self._options.connection)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         new = self._new(args, kwargs)
         with self._arguments_named([new]):
-            store = await self._task.app.async_store()
+            store = await self._task.app.stores.for_loop()
             return await store.enqueue_job(self._task.queue, new, connection=self._options.connection)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[str]:
@@ -172,7 +172,7 @@ class TaskCall(Generic[P, R]):
             except TaskArgumentError as error:
                 raise TaskArgumentError(f"call {number} of enqueue_many: {error}") from None
         with self._arguments_named(news):
-            store = self._task.app.store
+            store = self._task.app.stores.current()
             return store.enqueue_many(self._task.queue, news, connection=self._options.connection)
 
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:

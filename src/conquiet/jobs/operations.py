@@ -26,9 +26,8 @@ from conquiet.errors import (
 from conquiet.flow import Flow
 from conquiet.jobs.backends.damage import UNREADABLE, claimed, damage, extended, settled, shown_job
 from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
-from conquiet.jobs.backends.rows import job_of
+from conquiet.jobs.backends.rows import job_of, new_ids
 from conquiet.jobs.error_text import error_text
-from conquiet.jobs.ids import new_ids
 from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, SettleResult
 from conquiet.jobs.retry import RetrySchedule
 

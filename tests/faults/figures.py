@@ -1,8 +1,8 @@
 """The figures of a run: what was done, how often, what was lost. A pytest plugin.
 
-A fault test asks for `record_figure` and says its own; all are told at the end of the run and kept in
-build/reliability.json, each with its test and its day. A figure of a full campaign is not replaced by one of a
-twentieth. What a test no longer says, and what was said by a test that is gone, is not kept.
+A fault test takes the fixture `record_figure` and records its own figures. All are printed at the end of the run and
+kept in build/reliability.json, each with its test and its day. A figure of a full campaign is not replaced by one of
+a twentieth. Figures that a test no longer records, and figures of a deleted test, are dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests import campaign
 from tests.ledger import without_group
 
 RESULTS = "build/reliability.json"
-PROPERTY = "figure"  # of a test report
+PROPERTY = "figure"  # the property of a test report
 Record = Callable[..., None]
 
 
@@ -42,9 +42,9 @@ class Figures:
         whole: bool = False,
         **more: Any,
     ) -> None:
-        """`n` times this fault: so many were lost, so many effects happened twice, and what else there is to say.
+        """Record `n` times this fault: how many were lost, how many effects happened twice, and `more`.
 
-        `whole`: the test is of one size, and does not make it a twentieth outside of campaigns.
+        `whole`: the test always has the same size; it is not scaled to a twentieth outside of campaigns.
         """
         said = "".join(f", {name.replace('_', ' ')} {value}" for name, value in more.items())
         self.lines.append(
@@ -66,7 +66,7 @@ class Figures:
         self._keep(kept)
 
     def drop_stale(self) -> None:
-        """At the end of a run: what its tests have said under other names before, and what nobody says any more."""
+        """At the end of a run, drop the figures that its tests no longer record and those of tests that are gone."""
         if self._said:
             self._keep(
                 {fault: figure for fault, figure in self._kept().items() if self._is_said(fault, figure)}
@@ -91,12 +91,12 @@ class Figures:
 
 
 def bound_of(n: int, lost: int = 0) -> str:
-    """What cannot be excluded with 95 % confidence after `n` trials without a loss: 3/n. After three it is nothing."""
+    """What cannot be excluded with 95 % confidence after `n` trials without a loss: 3/n (nothing for n <= 3)."""
     return "none" if lost else f"3/{n:,} = {3 / n:.2%}" if n > 3 else f"3/{n}: nothing can be excluded"
 
 
 def percentiles(seconds: Sequence[float]) -> str:
-    """p50 and p99, as people read them."""
+    """p50 and p99, formatted for people."""
     ordered = sorted(seconds)
     if not ordered:
         return "none"
@@ -105,7 +105,7 @@ def percentiles(seconds: Sequence[float]) -> str:
 
 
 class FiguresPlugin:
-    """Keeps and tells what tests say. They may run in the processes of pytest-xdist: a figure travels with its report."""
+    """Keeps and prints the figures. Under pytest-xdist a figure travels with the report of its test."""
 
     def __init__(self, root: Path) -> None:
         self._figures = Figures(root)

@@ -1,4 +1,4 @@
-"""The other end of `held_worker`: starts one, waits for what it says, signals it, lets it go on."""
+"""The other end of `held_worker`: starts one, waits for its lines, signals it, lets it go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class HeldWorker:
-    """None outlives its block."""
+    """A held worker process. It does not outlive its block."""
 
     def __init__(self, dsn: str, point: str, lease_ttl: float, history: str, stops: int = 1) -> None:
         orders = {"dsn": dsn, "point": point, "lease_ttl": lease_ttl, "history": history, "stops": stops}
@@ -49,7 +49,7 @@ class HeldWorker:
         self._errors.extend(self._process.stderr)
 
     def wait_for(self, line: str) -> None:
-        """The next thing it says."""
+        """The next line of the worker."""
         try:
             said = self._lines.get(timeout=PATIENCE)
         except queue.Empty:
@@ -65,7 +65,7 @@ class HeldWorker:
         self._process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
-        """What it counted; it must end in order."""
+        """Wait for a clean exit and return the worker's counts."""
         code = self._process.wait(PATIENCE)
         assert code == 0, "".join(self._errors)
         said = ""

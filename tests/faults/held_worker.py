@@ -1,16 +1,16 @@
-"""A job worker in a process of its own that stands still at a point, and says so, until it is told to go on.
+"""A job worker in its own process that stops at a point, prints that it is there, and waits to be released.
 
     python -m tests.faults.held_worker '{"dsn": …, "point": "commit", …}'
 
 claim       before it asks for jobs
-idle        it has asked, there was nothing, and it waits for work; told of a second SIGTERM it stands still in the first
+idle        it has found no job and waits for work; with a second SIGTERM expected it stops in the first one
 handler     in the handler, before its effect
 heartbeat   before a heartbeat is sent, while the handler waits
 ack         before the ack of a job without a transaction is sent
-commit      when effect and ack are in the transaction, before the COMMIT
+commit      with effect and ack in the transaction, before the COMMIT
 
-Its lines: `at <point>` (a line on its standard input lets it go on), `stop <n>` for each SIGTERM, its counts in the end.
-What it does with its jobs goes into the history that it is told of.
+Its lines: `at <point>` (a line on its standard input releases it), `stop <n>` for each SIGTERM, its counts at the end.
+What it does with its jobs goes into the history named in its arguments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def say(*words: object) -> None:
 
 
 class Hold:
-    """At `point`, once for each job (once at all, before a claim)."""
+    """Stops the worker at `point`, once per job (before a claim: once in total)."""
 
     def __init__(self, point: str) -> None:
         self._point = point
@@ -51,7 +51,7 @@ class Hold:
             self.event(about).set()
 
     def announce(self, point: str) -> None:
-        """Say that it is there, the first time, and go on."""
+        """Print that the point is reached, the first time only, and go on."""
         if point == self._point and not self._held:
             self._held.add("")
             say("at", point)
@@ -61,7 +61,7 @@ class Hold:
 
 
 class HeldBackend:
-    """The real one, with a gate before its steps."""
+    """The real backend, with a gate before its steps."""
 
     def __init__(self, inner: Any, hold: Hold) -> None:
         self._inner = inner
@@ -98,14 +98,14 @@ class HeldBackend:
 
 class ToldWorker(JobWorker):
     stops = 0
-    awaited = 1  # it stands still in the first SIGTERM until there were so many
+    awaited = 1  # it stays in the first SIGTERM handler until this many have arrived
 
     def stop(self) -> None:
         super().stop()
         self.stops += 1
         say("stop", self.stops)
         while self.stops < self.awaited:
-            time.sleep(0.005)  # an idle worker would have ended before the second
+            time.sleep(0.005)  # an idle worker would end before the second one
 
 
 def main(dsn: str, point: str, lease_ttl: float, history: str, stops: int) -> None:
@@ -119,7 +119,7 @@ def main(dsn: str, point: str, lease_ttl: float, history: str, stops: int) -> No
         context.connection.execute(f"INSERT INTO effects VALUES ({job.payload['n']})")
 
     def plain(job: Job) -> None:
-        """Its effect is its ack."""
+        """A handler whose only effect is its ack."""
         recorded.begin_handling(job)
         recorded.end_handling(job)
 

@@ -1,12 +1,12 @@
-"""Power cuts, simulated on real servers: their log is cut back to what is known to have been synced.
+"""Simulated power cuts on real servers: the log is cut back to what is known to be synced.
 
-A kill -9 alone loses nothing that the kernel has. So the server is frozen, killed, and what its log file holds beyond
-the last sync is removed before it starts again: the worst that a power cut may leave.
+A kill -9 alone loses nothing that the kernel already has. So the server is frozen and killed, and everything in its log
+file after the last sync is removed before it starts again: the worst that a power cut may leave.
 
-PostgreSQL   the write-ahead log behind `pg_current_wal_flush_lsn()`, asked after the last answer, is zeroed. Nothing but
+PostgreSQL   the write-ahead log after `pg_current_wal_flush_lsn()`, asked after the last answer, is zeroed. Nothing but
              the log is written meanwhile: no checkpoint, no background writer.
-Redis        the append-only file is truncated to what the kernel has written: it counts the pages of a file that it has
-             still to write (cachestat). The server is not asked: Valkey 9.1 answers WAITAOF too early under everysec.
+Redis        the append-only file is truncated to what the kernel has written: it counts the dirty pages of a file
+             (cachestat). The server is not asked: Valkey 9.1 answers WAITAOF too early under everysec.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conquiet.embedded import PostgresServer, RedisServer
 
 _SEGMENT = 16 * 1024 * 1024
 _PAGE = mmap.PAGESIZE
-_CACHESTAT = 451  # its number as a system call, the same on every kind of machine
+_CACHESTAT = 451  # the system call's number, the same on every architecture
 QUIET: dict[str, str | int | float] = {  # for PostgreSQL: only the log is written
     "autovacuum": False,
     "bgwriter_lru_maxpages": 0,
@@ -34,14 +34,14 @@ QUIET: dict[str, str | int | float] = {  # for PostgreSQL: only the log is writt
 
 
 def flushed(connection: psycopg.Connection[Any]) -> int:
-    """How far PostgreSQL's log is synced."""
+    """The position up to which PostgreSQL's log is synced."""
     row = connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").fetchone()
     assert row is not None
     return int(row[0])
 
 
 def cut_postgres(server: PostgresServer, position: int) -> int:
-    """Without power from now on; the log ends at `position`. Returns how many bytes of it were lost, and starts again."""
+    """Cut the power, end the log at `position`, start the server again. Returns how many bytes of the log were lost."""
     server.pause()
     server.kill()
     segment, offset = divmod(position, _SEGMENT)
@@ -57,7 +57,7 @@ def cut_postgres(server: PostgresServer, position: int) -> int:
 
 
 def _zero(path: Path, start: int) -> int:
-    """Zeros from `start` on; how many bytes before were none."""
+    """Zero the file from `start` on. Returns how many of these bytes were not zero before."""
     with path.open("r+b") as file:
         file.seek(start)
         tail = file.read()
@@ -79,7 +79,7 @@ class _Pages(ctypes.Structure):
 
 
 def unsynced_pages(path: Path) -> int | None:
-    """How many pages of a file the kernel has still to write (Linux 6.5 and newer; None before)."""
+    """How many pages of a file the kernel still has to write (Linux 6.5 and newer; None before)."""
     pages = _Pages()
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("rb") as file:
@@ -88,7 +88,7 @@ def unsynced_pages(path: Path) -> int | None:
 
 
 class RedisPower:
-    """A Redis whose power can be cut. Everything it was told must be answered by then: nobody else writes to it."""
+    """A Redis whose power can be cut. All commands must be answered by then, and there must be no other writer."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -101,11 +101,11 @@ class RedisPower:
         return max(folder.glob("*.incr.aof"), key=lambda path: int(path.name.split(".")[-3]))
 
     def answered(self) -> None:
-        """Said after every answer: where the kernel tells nothing, a second back is taken for what is synced."""
+        """Call this after every answer. Without cachestat, what was answered a second ago is taken as synced."""
         self._sizes.append((time.monotonic(), self._log.stat().st_size))
 
     def cut(self, fsync: str) -> int:
-        """Of the log there is what was synced; how many bytes were not. The server runs again after it."""
+        """Cut the log back to what was synced and start the server again. Returns how many bytes were lost."""
         self._server.pause()
         log = self._log
         size, unsynced = log.stat().st_size, unsynced_pages(log)
@@ -113,7 +113,7 @@ class RedisPower:
             second_ago = [known for at, known in self._sizes if at < time.monotonic() - 1.0]
             synced = size if fsync == "always" else max(second_ago, default=0)
         else:
-            # It only grows, so what is not written is its end; a page that is in part is lost as a whole.
+            # The file only grows, so the unwritten part is its end; a partly filled page is lost as a whole.
             synced = size if unsynced == 0 else max(0, -(-size // _PAGE) - unsynced) * _PAGE
         self._server.kill()
         os.truncate(log, synced)
@@ -123,7 +123,7 @@ class RedisPower:
 
 
 def _kernel_tells(folder: Path) -> bool:
-    """Not every file system does: for one in memory nothing is ever left to write."""
+    """Not every file system reports it: one in memory never has anything left to write."""
     probe = folder / "probe"
     probe.write_bytes(b"not synced")
     try:

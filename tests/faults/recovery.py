@@ -1,4 +1,4 @@
-"""What a history tells: how late a lost job was taken over, how often its former holder was refused, two at once."""
+"""Measures from a history: how late a lost job was taken over, refusals of former holders, double leases."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _SETTLES = ("ack", "nack", "release", "bury")
 
 
 def taken_over_after(history: Path) -> list[float]:
-    """For every hold that ran out: how long after its end the item was somebody else's, in the history's unit."""
-    holds: dict[str, tuple[str, float]] = {}  # id to holder and end
+    """For every lease that ran out: how long after its end another worker had the item, in the history's unit."""
+    holds: dict[str, tuple[str, float]] = {}  # id to holder and end of the lease
     late: list[float] = []
     for _, event in read_events(history):
         if event is None or event.phase != "ok" or event.id is None:
@@ -30,7 +30,7 @@ def taken_over_after(history: Path) -> list[float]:
 
 
 def refused(history: Path) -> int:
-    """Holders whom the store refused a settle or a heartbeat, because they were not the holder any more."""
+    """How many holders the store refused a settle or a heartbeat because they no longer held the lease."""
     settled: set[tuple[str | None, str | None]] = set()
     stale: set[tuple[str | None, str | None]] = set()
     for _, event in read_events(history):
@@ -38,11 +38,11 @@ def refused(history: Path) -> int:
             continue
         if event.phase == "ok" and event.name in _SETTLES:
             settled.add((event.id, event.holder))
-        elif event.phase == "fail" and event.error is None:  # with an error, nobody could be asked
+        elif event.phase == "fail" and event.error is None:  # with an error the store could not be asked
             stale.add((event.id, event.holder))
     return len(stale - settled)  # a heartbeat may come after the holder's own ack
 
 
 def double_valid_leases(*verdicts: Verdict) -> int:
-    """How often two held one item at the same moment of the server's clock."""
+    """How often two workers held one item at the same moment of the server's clock."""
     return sum(one.kind == "two-holders" for verdict in verdicts for one in verdict.violations)

@@ -1,4 +1,4 @@
-"""A disk that can be full: a small file system in memory where we may mount one, else a limit on the size of files."""
+"""A disk that can be full: a small tmpfs where the test may mount one, else a limit on the size of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = 64 * 1024
 
 
 class SmallDisk:
-    """Everything of one test is in `folder`. While it is full, nothing that is written there grows."""
+    """Everything of one test is in `folder`. While the disk is full, no file in it can grow."""
 
     def __init__(self, folder: Path, is_mounted: bool) -> None:
         self.folder = folder
@@ -25,7 +25,7 @@ class SmallDisk:
 
     @contextmanager
     def full(self, processes: Callable[[], Iterable[int]]) -> Iterator[None]:
-        """`processes` are those that write there: without a file system of our own, theirs is the limit."""
+        """Fill the disk. Without a file system of its own, limit the file size of `processes`, which write there."""
         if self.is_mounted:
             self._fill()
             try:
@@ -56,7 +56,7 @@ class SmallDisk:
                         raise
 
     def program(self, binary: ServerBinary) -> Path | ServerBinary:
-        """A server that is told of the limit by an error, and not by a signal that ends it."""
+        """A server program that gets the limit as an error, not as a signal that ends it."""
         if self.is_mounted:
             return binary
         script = self.folder / "server"

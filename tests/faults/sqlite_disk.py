@@ -1,12 +1,12 @@
 """A disk for SQLite that forgets what was not synced, and a store on it whose power is cut again and again.
 
-SQLite's own file system layer is made to tell of every sync (xSync of the default VFS, by way of ctypes). A file's
-content at the end of its last sync is what a power cut leaves of it; nothing else, unless a part of what was written
-since then reached the disk by chance: every other cut keeps such a part of the WAL, torn at any byte.
+SQLite's own file system layer reports every sync (xSync of the default VFS, hooked with ctypes). A power cut leaves of
+a file its content at the end of its last sync, plus whatever part of later writes reached the disk by chance: every
+other cut keeps such a part of the WAL, torn at any byte.
 
     python -m tests.faults.sqlite_disk '{"folder": …, "synchronous": "FULL", "cuts": 100, "seed": 1}'
 
-Each cut leaves a folder: the files as they would be found, and in acknowledged.json what callers had been told.
+Each cut leaves a folder: the files as they would be found, and acknowledged.json with what callers were told.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from conquiet.flow import run
 from conquiet.jobs import JobStore, open_store
 
-_POINTERS = 19  # of sqlite3_io_methods, its version included
+_POINTERS = 19  # in sqlite3_io_methods, including its version
 _X_SYNC = 5
 _Open = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
@@ -46,7 +46,7 @@ class _Vfs(ctypes.Structure):
 
 
 class Disk:
-    """What of `live` (a database file) is safe, kept up to date in `safe`, a folder."""
+    """Keeps the synced state of `live` (a database file) in the folder `safe`."""
 
     def __init__(self, live: Path, safe: Path) -> None:
         self._live = live
@@ -63,7 +63,7 @@ class Disk:
         self._our_open, self._our_sync = (
             _Open(self._open),
             _Sync(self._sync),
-        )  # kept: SQLite holds their addresses
+        )  # keeps a reference: SQLite holds their addresses
         vfs.open = ctypes.cast(self._our_open, ctypes.c_void_p).value
 
     def _open(self, vfs: int, name: bytes | None, file: int, flags: int, given: int) -> int:
@@ -90,7 +90,7 @@ class Disk:
         return status
 
     def assume(self, synchronous: str) -> None:
-        """Where this Python hides its SQLite: that it syncs a commit under FULL, as documented, and not otherwise."""
+        """If this Python hides its SQLite: assume that it syncs a commit under FULL only, as documented."""
         if not self.is_measured and synchronous == "FULL":
             self._keep_all()
 
@@ -100,7 +100,7 @@ class Disk:
                 shutil.copyfile(path, self._safe / path.name)
 
     def begin(self) -> None:
-        """What SQLite has removed until now (a journal, from before the WAL) is gone from the disk too."""
+        """Files that SQLite has removed so far (a journal from before the WAL) are gone from the disk too."""
         for path in self._safe.iterdir():
             if not (self._live.parent / path.name).exists():
                 path.unlink()
@@ -108,7 +108,7 @@ class Disk:
             self._keep_all()
 
     def cut(self, left: Path, chance: random.Random | None) -> None:
-        """The files as a power cut would leave them now; with `chance`, a torn part of the WAL more."""
+        """The files as a power cut would leave them now; with `chance`, plus a torn part of the WAL."""
         shutil.copytree(self._safe, left)
         wal, written = left / f"{self._live.name}-wal", Path(f"{self._live}-wal")
         if chance is not None and wal.exists() and written.exists():
@@ -118,7 +118,7 @@ class Disk:
 
 
 class Work:
-    """Jobs enqueued, and handled with an effect in the same transaction; everything that was answered is noted."""
+    """Jobs enqueued, and handled with an effect in the same transaction; everything that was answered is recorded."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
@@ -133,7 +133,7 @@ class Work:
         (job,) = self._store.claim("q", lease_ttl=3600.0)
         if self._numbers % 3 == 0:
             self._store.ack(job)
-        else:  # as a worker does for a handler with a transaction
+        else:  # what a worker does for a handler with a transaction
             backend = self._store.operations.backend
             connection = run(backend.begin())
             connection.execute("INSERT INTO effects VALUES (?)", (job.id,))
@@ -152,7 +152,7 @@ def main(folder: str, synchronous: str, cuts: int, seed: int) -> None:
         effects = sqlite3.connect(file)
         effects.execute("CREATE TABLE effects (job_id TEXT)")
         effects.commit()
-        effects.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # both begin with the same disk
+        effects.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # both start from the same disk
         disk.begin()
         work = Work(store)
         for number in range(cuts):

@@ -1,4 +1,4 @@
-"""Cancellation at every await of the asyncio store and consumer: each call did happen or did not, and nothing is lost."""
+"""Cancellation at every await of the asyncio store and consumer: each call happened or did not, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def sweep_store(store: AsyncJobStore, count: int) -> tuple[Sweep, list[str
             told.append((await store.enqueue(queue, {"n": number})).id)
         if name in ("ack", "nack", "heartbeat", "release"):
             (held,) = await store.claim(queue, lease_ttl=60.0)
-            assert held.payload == {"n": number}  # no reply of a call before
+            assert held.payload == {"n": number}  # not the reply to an earlier call
         calls: dict[str, Operation] = {
             "enqueue": partial(store.enqueue, queue, {}),
             "enqueue_many": partial(store.enqueue_many, queue, [{}, {}]),
@@ -71,7 +71,7 @@ async def sweep_store(store: AsyncJobStore, count: int) -> tuple[Sweep, list[str
 
 
 async def settle_if_held(store: AsyncJobStore, held: Job, name: str) -> None:
-    """It happened, or it did not; in no case half."""
+    """The settle happened or did not, never half."""
     found = await store.get(held.id)
     assert found is not None
     after = {"ack": JobState.SUCCEEDED, "heartbeat": JobState.IN_FLIGHT}.get(name, JobState.READY)
@@ -106,7 +106,7 @@ def test_the_store_cancelled_at_every_await(
         async with await open_async_store(dsn, retry=RETRY) as store:
             swept = await sweep_store(store, count)
             if kind == "postgresql":
-                until(lambda: connections(dsn) <= (2, 0))  # none leaked, none with a transaction left open
+                until(lambda: connections(dsn) <= (2, 0))  # none leaked, none with an open transaction
             return swept
 
     sweep, told = asyncio.run(main())
@@ -121,7 +121,7 @@ def test_the_store_cancelled_at_every_await(
 
 
 def connections(dsn: str) -> tuple[int, int]:
-    """How many there are, and how many of them stand in a transaction."""
+    """How many connections there are, and how many of them are in a transaction."""
     with psycopg.connect(dsn, autocommit=True) as admin:
         row = admin.execute(
             "SELECT count(*), count(*) FILTER (WHERE state LIKE 'idle in%') FROM pg_stat_activity "
@@ -136,7 +136,7 @@ def connections(dsn: str) -> tuple[int, int]:
 def test_the_consumer_cancelled_at_every_await(
     redis_url: str, redis_server: RedisServer, record_figure: Record
 ) -> None:
-    count = campaign_size(4_000)  # on each server there is: with the stores, 10,000 on one alone
+    count = campaign_size(4_000)  # on each available server: with the stores, 10,000 on one alone
     config = QueueConfig("cancelled", "group", "alice", block_ms=1_000)
 
     async def main() -> tuple[Sweep, set[str], set[str]]:
@@ -151,7 +151,7 @@ def test_the_consumer_cancelled_at_every_await(
                 ((_, fields),) = await raw.xrange(config.stream_key, entry_id, entry_id)
                 assert json.loads(fields[b"data"]) == {
                     "n": len(told)
-                }  # its own reply, not one of a call before
+                }  # its own reply, not that of an earlier call
                 told.add(entry_id)
                 name, nth = sweep.next()
                 message = await consumer.next() if name == "ack" else None
@@ -165,7 +165,7 @@ def test_the_consumer_cancelled_at_every_await(
                 struck, given = await cancelled(calls[name](), nth)  # type: ignore[arg-type]
                 sweep.note(name, struck)
                 if message is not None:
-                    done.add(message.id)  # acknowledged, or pending still
+                    done.add(message.id)  # acknowledged, or still pending
                 if name == "enqueue" and given is not None:
                     told.add(given)
             while rest := [*await consumer.claim_stale(0, 1_000), *await queue.read(50, 1_000)]:

@@ -1,4 +1,4 @@
-"""The figures that a run keeps: of whom, of which size, and for how long."""
+"""Which figures a run keeps: from which test, of which size, and for how long."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_of_one_size_is_never_called_a_twentieth(root: Path) -> None:
     figures.record(KILLS, "kills", n=1, whole=True)
     rows = table(root / RESULTS).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| cuts (a twentieth)", "| kills"]
-    figures.record(KILLS, "kills", n=2, whole=True)  # and the newer one counts
+    figures.record(KILLS, "kills", n=2, whole=True)  # the newer one counts
     assert kept(root)["kills"]["n"] == 2
 
 

@@ -1,4 +1,4 @@
-"""The disk is full: everybody is told, what was acknowledged is there, and with room again it goes on."""
+"""The disk is full: every caller gets an error, what was acknowledged is there, and with space again work goes on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.faults.small_disk import small_disk
 from tests.integration.jobs.background import until
 
 SETTINGS = QueueConfig("faults", "group", "alice")
-pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
+pytestmark = pytest.mark.campaign  # always runs in full; part of the campaign's list
 
 
 def text(kilobytes: int) -> str:
-    return secrets.token_hex(kilobytes * 512)  # it cannot be compressed
+    return secrets.token_hex(kilobytes * 512)  # incompressible
 
 
 def until_refused(add: Callable[[int], str], kilobytes: int, kind: type[Exception]) -> tuple[list[str], str]:
@@ -47,7 +47,7 @@ def test_full_disk_under_sqlite(tmp_path: Path, record_figure: Record) -> None:
             added = [add(16) for _ in range(4)]
             with disk.full(lambda: [os.getpid()]):
                 more, said = until_refused(add, 16, StoreUnavailableError)
-                assert "full" in said or "I/O error" in said  # a limit on files is no full disk to SQLite
+                assert "full" in said or "I/O error" in said  # a file size limit is no full disk to SQLite
                 found = {job.id for job in store.list(limit=100_000)}
             added += [*more, add(16)]
             lost = len(set(added) - found) - 1
@@ -93,7 +93,7 @@ def test_full_disk_under_postgresql(tmp_path: Path, record_figure: Record) -> No
 def test_full_disk_under_redis(
     tmp_path: Path, redis_server: RedisServer, record_figure: Record, fsync: str
 ) -> None:
-    """Under everysec it refuses writes until there is room; under always it ends rather than answer."""
+    """Under everysec Redis refuses writes until there is space; under always it exits rather than answer."""
     with small_disk(tmp_path / "disk", megabytes=8) as disk:
         program = disk.program(redis_server.binary)
         with (
@@ -122,7 +122,7 @@ def test_full_disk_under_redis(
             if fsync == "always":
                 server.start()
             else:
-                until(lambda: writes(client))  # it tries again every second
+                until(lambda: writes(client))  # Redis tries again every second
             found = {entry_id.decode() for entry_id, _ in client.xrange(SETTINGS.stream_key)}
             lost = len(set(added) - found)
             added.append(add(4))

@@ -27,7 +27,7 @@ campaign = pytest.mark.campaign
 
 
 def losses(lost: list[int], seconds: list[float] | None = None) -> dict[str, object]:
-    """What to say of a setting that loses something."""
+    """The extra figures of a setting that loses something."""
     more: dict[str, object] = {"cuts_that_lost": sum(map(bool, lost)), "most_in_one_cut": max(lost)}
     if seconds:
         more["longest_seconds"] = f"{max(seconds):.2f}"
@@ -69,7 +69,7 @@ def test_power_cuts_on_sqlite(tmp_path: Path, record_figure: Record, synchronous
         seed=seed,
     )
     assert doubled == 0
-    assert (sum(lost) == 0) is (synchronous == "FULL")  # the other one must show, or this test sees nothing
+    assert (sum(lost) == 0) is (synchronous == "FULL")  # the weaker setting must lose some
 
 
 @campaign
@@ -91,7 +91,7 @@ def test_power_cuts_on_postgresql(record_figure: Record, commit: str) -> None:
                 backend = store.operations.backend
                 store.prune(0.0)
                 admin.execute("TRUNCATE effects")
-                admin.execute("CHECKPOINT")  # what was before is safe
+                admin.execute("CHECKPOINT")  # everything before this is safe
                 for job in store.list(state=JobState.READY) + store.list(state=JobState.IN_FLIGHT):
                     told[job.id] = 0.0
                 until = time.monotonic() + chance.uniform(0.02, 0.3)
@@ -128,7 +128,7 @@ def test_power_cuts_on_postgresql(record_figure: Record, commit: str) -> None:
         seed=seed,
     )
     assert doubled == 0
-    assert (sum(lost) == 0) is (commit == "on")  # the other one must show, or this test sees nothing
+    assert (sum(lost) == 0) is (commit == "on")  # the weaker setting must lose some
 
 
 @campaign
@@ -167,4 +167,4 @@ def test_power_cuts_on_redis(redis_server: RedisServer, record_figure: Record, f
         synced_size="as the kernel counts" if power.is_measured else "modelled: this kernel does not tell",
         seed=seed,
     )
-    assert (sum(lost) == 0) is (fsync == "always")  # the other one must show, or this test sees nothing
+    assert (sum(lost) == 0) is (fsync == "always")  # the weaker setting must lose some

@@ -1,4 +1,4 @@
-"""Servers killed -9 and started again under running workers: nothing acknowledged is lost, and work goes on by itself."""
+"""Servers killed -9 and restarted under running workers: nothing acknowledged is lost, and work resumes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Reco
     ids: list[str] = []
     with (
         PostgresServer() as server,
-        open_store(server.dsn, retry=RETRY) as store,  # who enqueues says how often a job may fail
+        open_store(server.dsn, retry=RETRY) as store,  # the producer sets how often a job may fail
         History(tmp_path / "history") as history,
         ExitStack() as workers,
     ):
@@ -76,7 +76,7 @@ def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Reco
         def more_succeeded(before: int) -> bool:
             return succeeded(store) > before
 
-        for _ in range(2):  # who loses its lease in an outage loses it to the other one
+        for _ in range(2):  # a worker that loses its lease in an outage loses it to the other one
             own = workers.enter_context(open_store(server.dsn, retry=RETRY, max_lease_expiries=1_000))
             handlers = Handlers(record(own, history))
             workers.enter_context(
@@ -124,7 +124,7 @@ def succeeded(store: JobStore) -> int:
 def test_redis_killed_and_started_again(
     redis_server: RedisServer, postgres_dsn: str, tmp_path: Path, record_figure: Record
 ) -> None:
-    """With appendfsync always. A consumer ends with an error each time, and is begun again by its process."""
+    """With appendfsync always. A consumer ends with an error each time, and its process starts it again."""
     kills = campaign_size(40)
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")

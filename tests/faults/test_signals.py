@@ -1,4 +1,4 @@
-"""Workers paused (SIGSTOP) around the end of their lease, told to end (SIGTERM) at every step, and killed (SIGKILL)."""
+"""Workers paused (SIGSTOP) around the end of their lease, stopped (SIGTERM) at every step, and killed (SIGKILL)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert
 
 TTL = 0.5
-PAUSES = (0.98, 1.02, 6.0)  # of the lease
+PAUSES = (0.98, 1.02, 6.0)  # in leases
 AT_A_TIME = 16  # they mostly wait
 STORES = ("SQLite", "PostgreSQL")
 
 
 @dataclass(frozen=True)
 class Corner:
-    """Where a case has room for itself: they run side by side, and on SQLite one that is paused may hold the only lock."""
+    """A case's own store: cases run side by side, and on SQLite a paused worker may hold the only lock."""
 
     dsn: str
     history: Path
@@ -57,7 +57,7 @@ def make_corner(postgres_dsn: str, tmp_path: Path) -> MakeCorner:
 
 @dataclass(frozen=True)
 class Case:
-    """A worker that is held at a point, and another one at hand; whatever they do is written into one history."""
+    """A worker held at a point, and another one ready; both write into one history."""
 
     store: JobStore
     held: HeldWorker
@@ -95,7 +95,7 @@ class Case:
         return jobs
 
     def verdict(self) -> Verdict:
-        """After the fault: everything is done, once, and nobody held what another one held."""
+        """After the fault: every job is done exactly once, and no two workers held the same job at the same time."""
         jobs = self.jobs()
         assert {job.state for job in jobs} == {JobState.SUCCEEDED}
         for job in jobs:
@@ -124,9 +124,9 @@ def case_at(point: str, corner: Corner, stops: int = 1) -> Iterator[Case]:
 
 
 def paused(corner: Corner, point: str) -> tuple[int, int, int, int]:
-    """One worker, paused at `point` in job after job; another one waits beside.
+    """Pause one worker at `point` in job after job; another one waits beside it.
 
-    How many pauses, jobs taken over, settles refused, and leases that were valid twice.
+    Returns the numbers of pauses, jobs taken over, settles refused, and leases that were valid twice.
     """
     with case_at(point, corner) as case:
         for n, share in enumerate(PAUSES):
@@ -168,7 +168,7 @@ def test_sigstop_of_a_lease_more_or_less_in_handler_heartbeat_and_commit(
             stale_settles_refused=refused,
             double_valid_leases=twice,
         )
-        # Six leases long, in handler or heartbeat, is too long every time; what was done meanwhile was refused.
+        # A pause of six leases in handler or heartbeat always loses the lease; later settles were refused.
         assert taken_over >= 2 * rounds
         assert refused >= 2 * rounds
 
@@ -177,9 +177,9 @@ STEPS = ("idle", "claim", "handler", "heartbeat", "ack", "commit")
 
 
 def told_to_end(corner: Corner, point: str, times: int) -> tuple[int, int]:
-    """A worker told to end `times` times while it stands at `point`; then another one does what is left.
+    """Send a worker `times` SIGTERMs while it is held at `point`; then another one does what is left.
 
-    How many jobs there were, and leases that were valid twice.
+    Returns the numbers of jobs and of leases that were valid twice.
     """
     before_work = point in ("idle", "claim")
     queue = "plain" if point == "ack" else "effect"
@@ -187,14 +187,14 @@ def told_to_end(corner: Corner, point: str, times: int) -> tuple[int, int]:
         if before_work:
             case.held.wait_for(f"at {point}")
         if point != "idle":
-            # Both at once: the worker may hold SQLite's only lock as soon as it has one.
+            # Both in one call: the worker may hold SQLite's only lock as soon as it has one job.
             case.enqueue(queue, 0, 1)
         if not before_work:
             case.held.wait_for(f"at {point}")
         for number in range(1, times + 1):
             case.held.send(signal.SIGTERM)
             case.held.wait_for(f"stop {number}")
-        # Told twice, it ends without waiting for a handler or a settlement. A claim has to be answered.
+        # Told twice, it ends without waiting for a handler or a settlement. A claim still has to be answered.
         if point != "idle" and (times == 1 or point == "claim"):
             case.held.go_on()
         counts = case.held.end()
@@ -203,7 +203,7 @@ def told_to_end(corner: Corner, point: str, times: int) -> tuple[int, int]:
         with case.other():
             case.wait_until_done()
         if times == 1 and not before_work:
-            assert counts["succeeded"] == 1  # what had begun was finished, the other one was not begun
+            assert counts["succeeded"] == 1  # the job that had begun was finished, the other was not begun
         return len(case.ids), double_valid_leases(case.verdict())
 
 
@@ -236,7 +236,7 @@ def test_sigterm_once_and_twice_at_each_step(make_corner: MakeCorner, record_fig
 
 
 def killed(corner: Corner, point: str) -> tuple[float, float]:
-    """How long after the end of the lease its job was taken over, by the store's clock, and after the kill was done."""
+    """How long after the end of the lease its job was taken over, by the store's clock, and how long after the kill."""
     with case_at(point, corner) as case:
         case.enqueue("effect", 1)
         case.held.wait_for(f"at {point}")
@@ -258,7 +258,7 @@ def test_a_killed_workers_job_is_taken_over_soon_after_its_lease(
 ) -> None:
     cases = [(point, n) for n in range(campaign_size(40)) for point in ("handler", "commit")]
     for store in STORES:
-        with ThreadPoolExecutor(2) as beside:  # it is about time: no crowd
+        with ThreadPoolExecutor(2) as beside:  # it measures time: only a few in parallel
             ends = list(
                 beside.map(
                     lambda c, store=store: killed(make_corner(store, f"kill_{c[0]}_{c[1]}"), c[0]), cases

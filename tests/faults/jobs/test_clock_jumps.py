@@ -1,4 +1,4 @@
-"""The store's clock jumps by an hour, forwards and back, while jobs are held: it is the truth, and nothing breaks."""
+"""The store's clock jumps by an hour, forwards and back, while jobs are held: leases follow it, and nothing breaks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.faults.figures import Record
 
 HOUR = 3600.0
 QUEUE = "q"
-pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
+pytestmark = pytest.mark.campaign  # always runs in full; part of the campaign's list
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A store whose own clock can be set; PostgreSQL's is replaced on the server, by a function found before its own."""
+    """A store whose clock can be set. On PostgreSQL a function found before the built-in one replaces it."""
     if request.param == "postgresql":
         dsn = PostgresSource.prepare(request.getfixturevalue("postgres_dsn"))
         with psycopg.connect(dsn, autocommit=True) as admin:
@@ -35,7 +35,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.clause("J-10", "J-12")
 def test_an_hour_forwards(source: Any, record_figure: Record) -> None:
-    """Every lease is over at once: others take the jobs, and who held them is refused everything."""
+    """Every lease ends at the same moment: others take the jobs, and the former holders are refused everything."""
     jobs = 20
     store = source.open()
     store.enqueue_many(QUEUE, [{"n": n} for n in range(jobs)])
@@ -66,7 +66,7 @@ def test_an_hour_forwards(source: Any, record_figure: Record) -> None:
 
 @pytest.mark.clause("J-11", "J-12")
 def test_an_hour_back(source: Any, record_figure: Record) -> None:
-    """Nobody else gets what is held, its holder can settle it, and when time has caught up nothing is missing."""
+    """Held jobs stay with their holders, who can settle them; when the clock has caught up nothing is missing."""
     jobs = 20
     store = source.open()
     store.enqueue_many(QUEUE, [{"n": n} for n in range(jobs)])
@@ -78,7 +78,7 @@ def test_an_hour_back(source: Any, record_figure: Record) -> None:
     kept = [store.heartbeat(job) for job in held]
     assert all(after.lease.expires_at >= job.lease.expires_at for job, after in zip(held, kept, strict=True))
     assert all(result.ok for result in store.ack_many(held[: jobs // 4]))
-    source.advance(2 * HOUR)  # the others have died
+    source.advance(2 * HOUR)  # the other holders have died
     rest = store.claim(QUEUE, 100, lease_ttl=60.0, worker="third")
     assert all(result.ok for result in store.ack_many(rest))
     lost = [job for job in store.list() if job.state is not JobState.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""Connections of job workers cut in COMMIT, ack, claim, heartbeat and enqueue, at every byte: nothing lost or doubled."""
+"""Job workers' connections cut in COMMIT, ack, claim, heartbeat and enqueue, at every byte: nothing lost or doubled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.faults.recovery import double_valid_leases
 from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects
 
-# A cut before the COMMIT fails the attempt. Who enqueues says how often a job may fail.
+# A cut before the COMMIT fails the attempt. The producer sets how often a job may fail.
 RETRY = RetrySchedule(max_retries=1_000, base_seconds=0.0)
 COMMIT, ACK, CLAIM, HEARTBEAT, INSERT = (
     "COMMIT",
@@ -38,7 +38,7 @@ TTL = 1.0
 
 
 def through(proxy: Proxy, dsn: str) -> str:
-    """The same database, by way of the proxy."""
+    """The DSN of the same database through the proxy."""
     where = conninfo_to_dict(dsn)
     return (
         f"postgresql://{where['user']}:{where['password']}@127.0.0.1:{proxy.port}/{where['dbname']}"
@@ -53,7 +53,7 @@ def proxy(postgres_dsn: str) -> Iterator[Proxy]:
 
 
 class Handlers:
-    """Effects in the store's database, together with the ack; and plain work, acknowledged in batches."""
+    """Effects in the store's database, committed with the ack; and plain work, acknowledged in batches."""
 
     def __init__(self, backend: RecordedBackend) -> None:
         self._backend = backend
@@ -69,19 +69,19 @@ class Handlers:
 
     def plain(self, job: Any) -> None:
         self._backend.begin_handling(job)
-        time.sleep(0.4 if job.payload["n"] % 40 == 1 else 0.0)  # some need a heartbeat
+        time.sleep(0.4 if job.payload["n"] % 40 == 1 else 0.0)  # some jobs need a heartbeat
         self._backend.end_handling(job)
 
 
 class Enqueuing:
-    """A producer behind the proxy. Where the outcome is unknown, the error names the ids, and it asks again with them."""
+    """A producer behind the proxy. If the outcome is unknown, the error names the ids, and it retries with them."""
 
     def __init__(self, store: JobStore, history: History) -> None:
         self._store = store
         self._history = history
         self.ids: list[str] = []
         self.unknown = 0
-        self.named = 0  # of these: the error said which ids
+        self.named = 0  # of these: the error named the ids
 
     def some(self) -> None:
         first = len(self.ids)
@@ -104,7 +104,7 @@ class Enqueuing:
                 self.unknown += 1
                 self.named += error.ids == tuple(job.id for job in jobs)
             except StoreUnavailableError:
-                pass  # nothing was changed, it says
+                pass  # the error says that nothing was changed
 
 
 @pytest.mark.campaign
@@ -171,7 +171,7 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
     assert cutting.within(COMMIT, ACK) >= cuts * 6 // 10
     assert producer.named == producer.unknown
     assert [job for job in jobs if job is None or job.state is not JobState.SUCCEEDED] == []
-    assert numbers == wanted  # every effect, and every one once
+    assert numbers == wanted  # every effect, each exactly once
     assert doubled_acks == 0
     assert len(unknown) + producer.unknown + unwritten > 0
 
@@ -180,7 +180,7 @@ def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
 def test_a_commit_at_one_byte_a_second_is_waited_for(
     postgres_dsn: str, proxy: Proxy, record_figure: Record
 ) -> None:
-    """Ten times as long as the lease: heartbeats on another connection keep it."""
+    """It takes ten times the lease: heartbeats on another connection keep the lease."""
     with open_store(postgres_dsn) as direct, open_store(through(proxy, postgres_dsn)) as store:
         effects = Effects(direct)
         job = direct.enqueue("effect", {"n": 1})
@@ -206,7 +206,7 @@ def test_a_commit_at_one_byte_a_second_is_waited_for(
 def test_a_commit_that_is_swallowed_keeps_its_job_until_the_connection_ends(
     postgres_dsn: str, proxy: Proxy, side: Any, record_figure: Record
 ) -> None:
-    """A black hole: nobody is told anything. The job's row is locked in the open transaction, or it is done."""
+    """A black hole, no answers. The open transaction locks the job's row, or the job is done."""
     with open_store(postgres_dsn) as direct, open_store(through(proxy, postgres_dsn)) as store:
         effects = Effects(direct)
         job = direct.enqueue("effect", {"n": 1})
@@ -224,7 +224,7 @@ def test_a_commit_that_is_swallowed_keeps_its_job_until_the_connection_ends(
         ):
             assert strike.done.wait(30)
             second = stack.enter_context(Running(other))
-            for _ in range(10):  # a second: more than three leases
+            for _ in range(10):  # one second: more than three leases
                 assert len(effects.numbers()) == (side == "reply")
                 admin.execute("SELECT pg_sleep(0.1)")
             assert direct.get(job.id).state is (JobState.SUCCEEDED if side == "reply" else JobState.IN_FLIGHT)

@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses or breaks off, on a real server, by its SQLSTATE: named, nothing lost, no effect twice."""
+"""What a real PostgreSQL refuses or aborts, by SQLSTATE: it is named, nothing is lost, no effect happens twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.integration.jobs.background import Running, until
 from tests.integration.jobs.effects import Effects, insert
 
 RETRY = RetrySchedule(max_retries=1_000, base_seconds=0.01, max_seconds=0.05)
-pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
+pytestmark = pytest.mark.campaign  # always runs in full; part of the campaign's list
 
 
 def with_option(dsn: str, option: str) -> str:
@@ -45,7 +45,7 @@ def store(postgres_dsn: str) -> Iterator[JobStore]:
 
 
 def causes(store: JobStore, ids: list[str]) -> list[str]:
-    """What failed attempts have died of."""
+    """The causes of the failed attempts."""
     jobs = [job for job in map(store.get, ids) if job is not None]
     return [
         f"{a.error_type}: {a.error_message}" for job in jobs for a in job.attempts if a.outcome == "failed"
@@ -53,14 +53,14 @@ def causes(store: JobStore, ids: list[str]) -> list[str]:
 
 
 def judge(store: JobStore, ids: list[str]) -> int:
-    """How many of the jobs were lost: none may be."""
+    """The number of lost jobs, which must be 0."""
     states = [job.state if (job := store.get(job_id)) else None for job_id in ids]
     assert states == [JobState.SUCCEEDED] * len(ids)
     return 0
 
 
 def test_40001_serialization_failure(postgres_dsn: str, store: JobStore, record_figure: Record) -> None:
-    """Everything in transactions that must not overlap, and all handlers want the same row."""
+    """All transactions are serializable, and all handlers update the same row."""
     effects = Effects(store)
     effects.execute("CREATE TABLE counter (n INTEGER)")
     effects.execute("INSERT INTO counter VALUES (0)")
@@ -87,7 +87,7 @@ def test_40001_serialization_failure(postgres_dsn: str, store: JobStore, record_
 
 
 def test_40p01_deadlock(postgres_dsn: str, store: JobStore, record_figure: Record) -> None:
-    """Two handlers that lock the same rows the other way round: one is chosen, and runs again."""
+    """Two handlers lock the same rows in opposite order: one is aborted, and runs again."""
     effects = Effects(store)
     effects.execute("CREATE TABLE account (id INTEGER PRIMARY KEY, n INTEGER)")
     effects.execute("INSERT INTO account VALUES (0, 0), (1, 0)")
@@ -113,7 +113,7 @@ def test_40p01_deadlock(postgres_dsn: str, store: JobStore, record_figure: Recor
 
 
 def test_57p01_admin_shutdown(postgres_dsn: str, store: JobStore, record_figure: Record) -> None:
-    """Every connection is ended by an administrator, again and again, whatever it does at that moment."""
+    """An administrator terminates every connection, again and again, whatever it is doing."""
     effects = Effects(store)
     rounds, a_round, ended = 10, 6, 0
     jobs = rounds * a_round
@@ -130,7 +130,7 @@ def test_57p01_admin_shutdown(postgres_dsn: str, store: JobStore, record_figure:
     ):
         for n in range(0, jobs, a_round):
             new = [NewJob({"n": n + i}, id=f"job-{n + i}") for i in range(a_round)]
-            with psycopg.connect(postgres_dsn) as connection:  # on its own connection, which is not ended
+            with psycopg.connect(postgres_dsn) as connection:  # it is not terminated
                 store.enqueue_many("q", new, connection=connection)
             ids += [job.id or "" for job in new]
             admin.execute("SELECT pg_sleep(0.02)")
@@ -160,7 +160,7 @@ def store_succeeded(admin: psycopg.Connection[Any]) -> int:
 def test_57014_query_canceled(
     postgres_dsn: str, store: JobStore, record_figure: Record, operation: str
 ) -> None:
-    """The statement is cancelled while it runs: nothing was changed, it says, and the same call works after."""
+    """A running statement is cancelled: the error says that nothing was changed, and a later call works."""
     store.enqueue("q", {}, id="job")
     (held,) = store.claim("q", lease_ttl=600.0)
     calls: dict[str, Callable[[], object]] = {
@@ -191,7 +191,7 @@ def test_57014_query_canceled(
 
 
 def test_53300_too_many_connections(record_figure: Record) -> None:
-    """Others have taken every connection: a new store says so, a worker waits, and goes on when there is room."""
+    """All connections are taken: a new store reports it; a worker waits, and goes on when a connection is free."""
     with PostgresServer(settings={"max_connections": 8, "superuser_reserved_connections": 0}) as server:
         with open_store(server.dsn, retry=RETRY) as store:
             effects = Effects(store)
@@ -208,7 +208,7 @@ def test_53300_too_many_connections(record_figure: Record) -> None:
         assert server.dsn.split(":")[2].split("@")[0] not in str(caught.value)
         hogs.pop().close()
         until(lambda: not refuses(server.dsn))
-        with open_store(server.dsn, retry=RETRY) as opened:  # it has one connection, and will want more
+        with open_store(server.dsn, retry=RETRY) as opened:  # it has one connection, and will need more
             worker = JobWorker(opened, insert, queues="q", concurrency=4, lease_ttl=2.0)
             with Running(worker) as running:
                 until(lambda: worker.counts.claimed > 0)

@@ -1,8 +1,8 @@
-"""The clock of Redis jumps by an hour: what that leaves behind in a stream, and what consumers make of it.
+"""The clock of Redis jumps by an hour: what that leaves in a stream, and how consumers handle it.
 
-The server reads the machine's clock, which is not ours to set. But all that it keeps of it for a stream are two kinds of
-numbers: the ids of entries, and when each pending one was delivered. Both are put an hour off here: ids by XADD, deliveries
-long ago by XCLAIM, and deliveries in the future, which no command takes, in the file that the server starts from.
+The server reads the machine's clock, which a test cannot set. But for a stream it keeps only two kinds of times: the
+ids of entries, and when each pending entry was delivered. These tests shift both by an hour: ids with XADD, deliveries
+in the past with XCLAIM, and deliveries in the future, which no command accepts, in the file that the server loads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from conquiet.queue import (
 )
 from tests.faults.figures import Record
 
-pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
+pytestmark = pytest.mark.campaign  # always runs in full; part of the campaign's list
 
 HOUR_MS = 3_600_000
 IDLE_MS = 60_000
@@ -42,7 +42,7 @@ def settings(name: str) -> QueueConfig:
 
 @pytest.fixture
 def server(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """One of our own, that takes the file it starts from as it finds it."""
+    """A server of the test's own that loads the file as it is."""
     with RedisServer(binary=redis_server.binary, config={"rdbchecksum": False}) as private:
         yield private
 
@@ -54,12 +54,12 @@ def client(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def ids_of(messages: list[QueueMessage]) -> list[int | bytes | str | memoryview[int]]:
-    """As the client's annotation wants them."""
+    """The ids, in the type that the client's annotation wants."""
     return [message.id for message in messages]
 
 
 class Handling:
-    """The effect of each message, under the fence: a row in a table without a key, so that a second one shows."""
+    """The effect of each message, under the fence: a row in a table without a key, so that a duplicate shows."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class Handling:
         self._database.close()
 
     def recover(self, name: str, count: int) -> None:
-        """The real recovery loop, until it has handled so many."""
+        """Run the real recovery loop until it has handled this many messages."""
         self._left = count
         consumer = QueueConsumer(self._client, settings(name))
 
@@ -86,7 +86,7 @@ class Handling:
         consumer.run_recovery(handler=handle, db_factory=SqliteTransactions(self._database), interval_ms=1)
 
     def do(self, message: QueueMessage) -> None:
-        """As a consumer does that has it already: handle and commit."""
+        """What a consumer does with a message that it already has: handle and commit."""
         tx = SqliteTransactions(self._database).begin()
         self.effect(message, tx)
         tx.commit()
@@ -133,18 +133,18 @@ def note(record_figure: Record, fault: str, messages: int, numbers: list[int], *
 def test_an_hour_forwards_and_right_again(
     server: RedisServer, client: redis.Redis, handling: Handling, record_figure: Record
 ) -> None:
-    """Whatever is held seems idle for an hour, and is taken over at once; then ids go on from an hour ahead."""
+    """Everything held seems idle for an hour and is taken over immediately; then ids continue from an hour ahead."""
     alice, bob = (RedisStreamsQueue(client, settings(name)) for name in ("alice", "bob"))
     alice.enqueue_many({"n": n} for n in range(10))
     held = alice.read(1000, 10)
     assert bob.claim_stale(IDLE_MS) == []
-    # Forwards: what alice holds was delivered an hour ago, and entries come in with the ids of that time.
+    # Forwards: what alice holds was delivered an hour ago, and new entries have ids of that time.
     client.xclaim(STREAM, GROUP, "alice", 0, ids_of(held), time=now_ms() - HOUR_MS, justid=True)
     ahead = f"{now_ms() + HOUR_MS}-5"
     client.xadd(STREAM, {"data": json.dumps({"n": 10})}, id=ahead)
     handling.recover("bob", 10)
     refused = 0
-    for message in held:  # alice was at work all the time
+    for message in held:  # alice was working all the time
         handling.do(message)
         with pytest.raises(LeaseLostError):
             alice.ack_if_owner(message)
@@ -164,9 +164,9 @@ def test_an_hour_forwards_and_right_again(
 def test_an_hour_back(
     server: RedisServer, client: redis.Redis, handling: Handling, record_figure: Record
 ) -> None:
-    """What is held seems delivered in the future: it is nobody else's for that hour. Nothing else is changed."""
+    """What is held seems delivered in the future: no one else gets it for that hour. Nothing else changes."""
     alice, bob, carol = (RedisStreamsQueue(client, settings(name)) for name in ("alice", "bob", "carol"))
-    for n in range(12):  # enqueued by the clock before it jumped: an hour ahead of what it says now
+    for n in range(12):  # enqueued before the jump: an hour ahead of the clock now
         client.xadd(STREAM, {"data": json.dumps({"n": n})}, id=f"{now_ms() + HOUR_MS}-{n + 1}")
     held, left = alice.read(1000, 4), bob.read(1000, 6)  # bob is dead
     delivered = now_ms() - 2 * IDLE_MS
@@ -175,13 +175,13 @@ def test_an_hour_back(
     move_deliveries(server, client, 10, delivered, delivered + HOUR_MS)
     assert carol.claim_stale(IDLE_MS, 100) == []
     assert carol.backlog_stats().oldest_pending_idle_ms == 0
-    for message in held:  # who is alive is not disturbed
+    for message in held:  # a live consumer is not disturbed
         handling.do(message)
         alice.ack_if_owner(message)
     fresh = [carol.enqueue({"n": n}) for n in range(12, 15)]
     assert all(int(entry.partition("-")[0]) > now_ms() + HOUR_MS // 2 for entry in fresh)
     handling.drain(carol)
-    by_hand = carol.claim_stale(0, 2)  # at once, for who knows that bob is dead
+    by_hand = carol.claim_stale(0, 2)  # immediately, for a caller who knows that bob is dead
     for message in by_hand:
         handling.do(message)
     carol.ack_many(by_hand)
@@ -197,7 +197,7 @@ def test_an_hour_back(
 
 
 def move_deliveries(server: RedisServer, client: redis.Redis, count: int, before: int, after: int) -> None:
-    """Start the server again with the deliveries of one moment at another one; the file has them as plain numbers."""
+    """Restart the server with the deliveries of one moment moved to another; the file holds them as plain numbers."""
     client.save()
     server.kill()
     file = server.folder / "data" / "dump.rdb"

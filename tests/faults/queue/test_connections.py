@@ -1,4 +1,4 @@
-"""Connections of producers and consumers cut in XADD, XREADGROUP, XACK and in the COMMIT between, at every byte."""
+"""Connections of producers and consumers cut in XADD, XREADGROUP, XACK and the COMMIT between them, at every byte."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def postgres_proxy(postgres_dsn: str) -> Iterator[Proxy]:
 
 
 class Consumers:
-    """Two that read and one that recovers, each on a thread, begun again whenever a cut has ended it."""
+    """Two readers and one recovery loop, each on a thread, restarted whenever a cut has ended it."""
 
     def __init__(self, url: str, dsn: str, history: History) -> None:
         self._url = url
@@ -101,7 +101,7 @@ class Consumers:
             except (QueueConnectionError, psycopg.OperationalError) as error:
                 self.ended_by[type(error).__name__] += 1
                 self._over.wait(0.01)  # the server may be down
-            except BaseException as error:  # anything else is a finding
+            except BaseException as error:  # any other error is a finding
                 self.failures.append(error)
                 return
 
@@ -111,7 +111,7 @@ class Consumers:
 
 
 class Producer:
-    """A cut XADD is in the stream, or not. Sent again it may be there twice: that is this producer's choice."""
+    """A cut XADD is in the stream or not. Sent again it may be there twice: this producer accepts that."""
 
     def __init__(self, queue: RedisStreamsQueue) -> None:
         self._queue = queue
@@ -141,9 +141,9 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
     record_figure: Record,
     redis_server: RedisServer,
 ) -> None:
-    cuts, seed = campaign_size(400), random.randrange(2**32)  # on each server that there is
+    cuts, seed = campaign_size(400), random.randrange(2**32)  # on each available server
     with psycopg.connect(postgres_dsn) as connection:
-        connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")  # no key: a second one shows
+        connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")  # no key: a duplicate shows
         HandledEntries().create_table(connection)
     behind = f"redis://127.0.0.1:{redis_proxy.port}/0"
     words = [
@@ -192,7 +192,7 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
         of_these_in_the_stream_twice=sum(per_number.values()) - len(per_number),
         seed=seed,
     )
-    # What a cut XADD has added nobody was told: the checker cannot have heard of it.
+    # No one was told about entries that a cut XADD added: the checker does not know them.
     silent = [v for v in verdict.violations if v.kind == "phantom"]
     assert [v for v in verdict.violations if v not in silent] == []
     assert len(silent) <= producer.unknown.total()
@@ -216,7 +216,7 @@ def test_an_xack_at_one_byte_a_second_is_waited_for(
         queue.ack(message)
         assert strike.done.is_set()
         assert time.monotonic() - began > 3.5
-        pending = queue.backlog_stats().pending  # on the same connection, whose replies are in order
+        pending = queue.backlog_stats().pending  # on the same connection, whose replies arrive in order
         record_figure(f"{redis_server.flavour}: XACK at 1 B/s", n=1, lost=pending, whole=True)
         assert pending == 0
 
@@ -233,7 +233,7 @@ def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
     record_figure: Record,
 ) -> None:
-    """A black hole: the client gives up by its own limit, says that the outcome is open, and goes on."""
+    """A black hole: the client gives up after its timeout, says that the outcome is unknown, and goes on."""
     monkeypatch.setattr("conquiet.queue.wire.exchange._GRACE_SECONDS", 0.2)
     with (
         connect(redis_url) as plain,
@@ -255,7 +255,7 @@ def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
         backlog = direct.backlog_stats()
         assert backlog.length == 2 + (happened and word == "XADD")
         assert backlog.pending == 1 + (happened and word == "XREADGROUP") - (happened and word == "XACK")
-        queue.ack(message)  # on a new connection; harmless if it was acknowledged
+        queue.ack(message)  # on a new connection; harmless if already acknowledged
         assert direct.backlog_stats().pending == (happened and word == "XREADGROUP")
         swallowed = f"the answer to {word}" if happened else word
         rest = [*direct.claim_stale(0), *direct.read(100, 10)]

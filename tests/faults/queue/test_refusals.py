@@ -1,4 +1,4 @@
-"""What Redis refuses, on a real server: the error is named, nothing acknowledged is lost, and it goes on afterwards."""
+"""Refusals of a real Redis: the error is named, nothing acknowledged is lost, and work goes on afterwards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.faults.figures import Record
 
 STREAM, GROUP = "faults", "group"
 SETTINGS = QueueConfig(STREAM, GROUP, "alice", block_ms=100, claim_idle_ms=1)
-pytestmark = pytest.mark.campaign  # each is made whole in every run; they are part of the list
+pytestmark = pytest.mark.campaign  # always runs in full; part of the campaign's list
 
 
 @pytest.fixture(scope="module")
 def server(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """One of our own: its settings are changed."""
+    """A server of the test's own, because its settings are changed."""
     with RedisServer(binary=redis_server.binary) as private:
         yield private
 
@@ -42,7 +42,7 @@ def client(server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def queue(client: redis.Redis) -> RedisStreamsQueue:
-    """With five messages in it, of which two are held."""
+    """A queue with five messages, two of them held."""
     queue = RedisStreamsQueue(client, SETTINGS)
     queue.enqueue_many({"n": n} for n in range(5))
     assert len(queue.read(1000, 2)) == 2
@@ -50,7 +50,7 @@ def queue(client: redis.Redis) -> RedisStreamsQueue:
 
 
 def drained(queue: RedisStreamsQueue) -> list[int]:
-    """The numbers of all messages, held ones first; they are acknowledged."""
+    """The numbers of all messages, held ones first. All are acknowledged."""
     messages = [*queue.claim_stale(0, 1000), *queue.read(100, 1000)]
     queue.ack_many(messages)
     assert queue.backlog_stats().pending == 0
@@ -58,7 +58,7 @@ def drained(queue: RedisStreamsQueue) -> list[int]:
 
 
 def refusal(kind: type[QueueError], text: str, *calls: Any) -> int:
-    """Each is refused like that; how many there were."""
+    """Check that each call is refused with this error. Returns how many calls there were."""
     for call in calls:
         with pytest.raises(kind, match=text) as caught:
             call()
@@ -70,7 +70,7 @@ def refusal(kind: type[QueueError], text: str, *calls: Any) -> int:
 def test_oom(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """maxmemory is reached: nothing more comes in, and what is there can be handled."""
+    """maxmemory is reached: nothing more can be enqueued, and what is there can be handled."""
     client.config_set("maxmemory", 1)
     try:
         refused = refusal(
@@ -88,9 +88,9 @@ def test_oom(
 def test_readonly(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """The server has become a replica, as after a failover: everything that writes is refused."""
+    """The server has become a replica, as after a failover: every write is refused."""
     (held,) = queue.claim_stale(0, 1)
-    client.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody is there: it keeps its data
+    client.execute_command("REPLICAOF", "127.0.0.1", "1")  # nothing listens there: the replica keeps its data
     try:
         refused = refusal(
             *(QueueError, "READONLY|read only replica"),
@@ -108,16 +108,16 @@ def test_readonly(
 def test_nogroup(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """The group is removed while messages are pending: told, not made again by itself; the entries are all there."""
+    """The group is removed while messages are pending: it is reported, not recreated; all entries are still there."""
     (held,) = queue.claim_stale(0, 1)
     client.xgroup_destroy(STREAM, GROUP)
     refused = refusal(
         *(GroupLostError, "the consumer group is gone .* make a new queue object"),
         *(lambda: queue.read(50), lambda: queue.claim_stale(0), queue.backlog_stats),
     )
-    queue.ack(held)  # what is not pending is no error
+    queue.ack(held)  # acknowledging a message that is not pending is no error
     assert client.xinfo_groups(STREAM) == []
-    found = drained(RedisStreamsQueue(client, SETTINGS))  # from the first entry on, as it says
+    found = drained(RedisStreamsQueue(client, SETTINGS))  # from the first entry on, as the error says
     record_figure(f"{server.flavour}: NOGROUP", n=refused, lost=5 - len(found), whole=True)
     assert found == [0, 1, 2, 3, 4]
 
@@ -125,7 +125,7 @@ def test_nogroup(
 def test_wrongtype(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """Somebody has put something else under the stream's name."""
+    """Another program has put a value of another type under the stream's name."""
     (held,) = queue.claim_stale(0, 1)
     client.rename(STREAM, "aside")
     client.set(STREAM, "something else")
@@ -144,7 +144,7 @@ def test_wrongtype(
 def test_script_flush(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """Scripts are forgotten again and again while they are used."""
+    """SCRIPT FLUSH again and again while scripts are used."""
     over = threading.Event()
     flushes = 0
 
@@ -177,9 +177,9 @@ def test_trimmed_while_pending(
     caplog: pytest.LogCaptureFixture,
     record_figure: Record,
 ) -> None:
-    """What was trimmed cannot be had any more: it is named, and the rest goes on."""
+    """A trimmed entry cannot be read any more: it is named, and the rest goes on."""
     entries = [entry_id.decode() for entry_id, _ in client.xrange(STREAM)]
-    client.xtrim(STREAM, minid=entries[1], approximate=False)  # the first of the two that are held
+    client.xtrim(STREAM, minid=entries[1], approximate=False)  # the first of the two held entries
     handled: list[int] = []
     consumer = QueueConsumer(client, SETTINGS)
 
@@ -201,7 +201,7 @@ def test_trimmed_while_pending(
 def test_deleted_while_pending(
     server: RedisServer, client: redis.Redis, queue: RedisStreamsQueue, record_figure: Record
 ) -> None:
-    """The whole stream is gone, its group with it: everybody is told, and nobody takes it for an empty queue."""
+    """The whole stream is gone, and its group with it: every call fails, none takes it for an empty queue."""
     (held,) = queue.claim_stale(0, 1)
     client.delete(STREAM)
     refused = refusal(

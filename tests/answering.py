@@ -1,4 +1,4 @@
-"""What listens on a port and says what a test wants it to."""
+"""A TCP server that answers as a test wants it to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Answering"]
 
 
 class Answering:
-    """Serves one connection after the other, for as long as its block lasts; a subclass says how."""
+    """Serves one connection after the other until its block ends. A subclass implements `serve`."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -19,7 +19,7 @@ class Answering:
         self._thread = threading.Thread(target=self._accept)
 
     def serve(self, line: socket.socket) -> None:
-        """One connection, which is closed when this returns; the other side may be gone at any time."""
+        """Handle one connection, which is closed when this returns. The peer may disconnect at any time."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -37,10 +37,10 @@ class Answering:
         while True:
             try:
                 line, _ = self._listening.accept()
-            except OSError:  # the end
+            except OSError:  # the block has ended
                 return
             with line:
                 try:
                     self.serve(line)
                 except OSError:
-                    pass  # it has heard enough
+                    pass  # the peer has disconnected

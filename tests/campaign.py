@@ -9,5 +9,5 @@ FULL = os.environ.get("CONQUIET_CAMPAIGN") == "1"
 
 
 def campaign_size(full: int) -> int:
-    """Repetitions for a campaign of `full`; at least one."""
+    """The number of repetitions for a campaign of `full`, at least one."""
     return full if FULL else max(1, math.ceil(full / 20))

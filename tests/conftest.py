@@ -1,4 +1,4 @@
-"""For the whole suite: the plugins it runs with, campaigns without time limits, and which tests run in one process."""
+"""Setup of the whole suite: its plugins, campaigns without time limits, and which tests run in one process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ pytest_plugins = [
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if campaign.FULL:  # the nearest marker counts: a limit that fits a twentieth does not fit the whole
+        if campaign.FULL:  # the nearest marker wins: limits are meant for a twentieth of a campaign
             item.add_marker(pytest.mark.timeout(0), append=False)
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _group(item: pytest.Item) -> str | None:
-    """Tests of one group run one after the other in one process (`--dist loadgroup`); the others wherever there is room.
+    """Tests of one group run one after the other in one process (`--dist loadgroup`), the others in any process.
 
-    Those that share a Spark session are a group: starting one takes longer than most tests. So are those of a file
-    that share a fixture of the whole file. A test may have a group by a marker of its own.
+    Tests that share a Spark session are a group, because starting a session takes longer than most tests. So are the
+    tests of a file that share a module-scoped fixture. A test can name its own group with a marker.
     """
     if item.get_closest_marker("xdist_group") is not None:
         return None

@@ -1,9 +1,9 @@
-"""Fixtures: real servers for the tests, started once per run and told in its report.
+"""Fixtures: real servers for the tests, started once per run and listed in its report.
 
-redis_url       a flushed Redis; the test runs once for every Redis and Valkey this machine has
-postgres_dsn    an empty PostgreSQL database of the test's own
+redis_url       a flushed Redis; the test runs once for every Redis and Valkey on this machine
+postgres_dsn    an empty PostgreSQL database for one test
 redis_server, postgres_server
-                the shared servers behind them. A test that kills or pauses starts its own instead.
+                the shared servers behind them. A test that kills or pauses a server starts its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _numbers = count(1)
 
 
 def _redis_choices() -> list[ServerBinary | ConquietError]:
-    """All there are. With none, the reason: a test that needs one has to fail, not to disappear."""
+    """All that are found. If there is none, the reason: a test that needs one must fail, not disappear."""
     try:
         return [*available_redis_binaries()] or [find_redis()]
     except ConquietError as error:

@@ -1,4 +1,4 @@
-"""A process that has no file descriptors left."""
+"""Running out of file descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["descriptors_left"]
 
 @contextmanager
 def descriptors_left(number: int) -> Iterator[None]:
-    """This process can open so many files and sockets more, and not one beyond them."""
+    """Inside the block this process can open `number` more files and sockets, and then no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = [os.dup(0) for _ in range(number + 1)]
     for descriptor in lowest:

@@ -1,7 +1,7 @@
-"""A run ends in order, however it ends: a pytest plugin.
+"""A pytest plugin: a test run ends cleanly, however it is ended.
 
-Killed, it still tears its fixtures down, so that they get to stop their servers. And it does end: a thread that a
-failing test left waiting for ever would hold the interpreter after the last line was printed.
+When it is killed it still tears down its fixtures, so that they stop their servers. And it does end: a thread that
+a failing test left waiting for ever would otherwise keep the interpreter alive after the last line is printed.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ PATIENCE_SECONDS = 5.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Without this SIGTERM ends Python on the spot, and no fixture is torn down.
+    # Without this, SIGTERM ends Python immediately, and no fixture is torn down.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end_run)
-    # A shell that starts us in the background has SIGINT ignored, by our children too; there are tests that send it.
+    # A shell that starts us in the background ignores SIGINT, and our children inherit that. Some tests send SIGINT.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # make passes on the signals it can catch; when it is killed -9 itself, the kernel tells us.
+    # make forwards the signals it can catch. When make itself gets SIGKILL, the kernel signals us.
     if "MAKELEVEL" in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
     config.pluginmanager.register(LeftThreads(), "left-threads")
 
 
 def end_run(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C does: the test in progress is interrupted, fixtures are torn down, pytest exits with 2."""
+    """Act like Ctrl-C: the running test is interrupted, fixtures are torn down, pytest exits with 2."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class LeftThreads:
-    """Threads that outlive the tests fail the run, are named, and do not keep it.
+    """Threads that outlive the tests fail the run and are named, but do not keep it alive.
 
-    A process of pytest-xdist tells the one that started it, which ends it whatever it still runs.
+    A worker process of pytest-xdist reports them to the main process, which ends the worker in any case.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class LeftThreads:
     def pytest_testnodedown(self, node: Any) -> None:
         self.left += getattr(node, "workeroutput", {}).get("threads", ())
 
-    @pytest.hookimpl(trylast=True)  # the session's fixtures are down by then
+    @pytest.hookimpl(trylast=True)  # after the session's fixtures are torn down
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         for thread in set(threading.enumerate()) - self.before:

@@ -1,9 +1,9 @@
-"""The clause ledger: which clause of conformance/clauses.toml is proven by which test, and how that went.
+"""The clause ledger: which test proves which clause of conformance/clauses.toml, and with what result.
 
-A pytest plugin. Tests carry `@pytest.mark.clause("S-06", …)`. A clause *passes* when it has tests and every one
-of them passed; it *fails* when one failed; otherwise it is *open*: no test, or one that was skipped or expected to
+A pytest plugin. Tests carry `@pytest.mark.clause("S-06", …)`. A clause *passes* when it has tests and all of
+them pass; it *fails* when one fails; otherwise it is *open*: it has no test, or a test was skipped or expected to
 fail, which proves nothing. A full run writes build/conformance.json and docs/conformance.md, and fails when a
-clause of a delivered group does not pass. A run of a part of the suite can say nothing about clauses and does not.
+clause of a delivered group does not pass. A run of a part of the suite says nothing about clauses.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import pytest
 CLAUSES = "conformance/clauses.toml"
 REPORT = "docs/conformance.md"
 RESULTS = "build/conformance.json"
-PROPERTY = "clause"  # of a test report: a clause that the test proves
+PROPERTY = "clause"  # in a test report: a clause that the test proves
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The clauses as written down: id to text, in order, and the groups that must be complete."""
+    """The clauses of the file: id to text, in order, and the groups that must be complete."""
 
     groups: dict[str, dict[str, str]]
     delivered: list[str]
@@ -43,7 +43,7 @@ class Catalogue:
         for group, clauses in data.items():
             for clause in clauses:
                 if not clause.startswith(f"{group}-"):
-                    raise pytest.UsageError(f"{CLAUSES}: {clause} stands in the group {group}")
+                    raise pytest.UsageError(f"{CLAUSES}: {clause} is in the group {group}")
         return cls(data, delivered)
 
     @property
@@ -57,7 +57,7 @@ class Catalogue:
 
 @dataclass(eq=False)
 class Ledger:
-    """One run's entries."""
+    """The entries of one run."""
 
     config: pytest.Config
     catalogue: Catalogue
@@ -65,10 +65,10 @@ class Ledger:
     outcomes: dict[str, str] = field(default_factory=dict)  # node id -> passed, failed or unproven
     partial: bool = False
 
-    # What pytest tells us. Tests may run in the processes of pytest-xdist: what is known about one travels with its
-    # reports, and only the process that gets all of them judges.
+    # Hooks. Tests may run in worker processes of pytest-xdist: what is known about a test travels with its reports,
+    # and only the main process, which gets all of them, judges.
 
-    @pytest.hookimpl(tryfirst=True)  # before -k and -m throw tests out, so that every id is checked
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m deselect tests, so that every id is checked
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         unknown = []
         for item in items:
@@ -77,13 +77,13 @@ class Ledger:
                     unknown.append(f"{item.nodeid}: {clause!r}")
                 item.user_properties.append((PROPERTY, clause))
         if unknown:
-            raise pytest.UsageError(f"clause ids that {CLAUSES} does not have: " + "; ".join(unknown))
+            raise pytest.UsageError(f"clause ids that are not in {CLAUSES}: " + "; ".join(unknown))
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self.partial = True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        # A file that cannot be imported, or is skipped whole, hides tests we know nothing of.
+        # A file that cannot be imported, or is skipped as a whole, hides an unknown number of tests.
         self.partial = self.partial or not report.passed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -112,7 +112,7 @@ class Ledger:
         if not self.is_full_run(terminalreporter._session):
             if self.config.option.conformance:
                 terminalreporter.section("clauses")
-                terminalreporter.line("not a full run: nothing can be said of the clauses")
+                terminalreporter.line("not a full run: no verdict on the clauses")
             return
         verdicts = Counter(entry["verdict"] for entry in self.results().values())
         terminalreporter.section("clauses")
@@ -128,13 +128,13 @@ class Ledger:
         )
         for clause in self.unproven():
             why = "no passing test" if self.tests.get(clause) else "no test"
-            terminalreporter.line(f"{clause} is of a delivered group and has {why}", red=True)
+            terminalreporter.line(f"{clause} belongs to a delivered group and has {why}", red=True)
 
-    # What follows from it
+    # Results
 
     def is_full_run(self, session: pytest.Session) -> bool:
         if hasattr(self.config, "workerinput"):
-            return False  # a process of pytest-xdist sees only a part
+            return False  # a worker process of pytest-xdist sees only a part
         options = (
             "collectonly",
             "lf",
@@ -153,7 +153,7 @@ class Ledger:
             pytest.ExitCode.TESTS_FAILED,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         )
-        # Not all have an outcome after -x. (With pytest-xdist the items are in other processes.)
+        # After -x some tests have no outcome. (With pytest-xdist the items are in other processes.)
         items = getattr(session, "items", ())
         finished = ended and not session.shouldstop and all(item.nodeid in self.outcomes for item in items)
         return finished and not (chosen or self.partial)
@@ -174,7 +174,7 @@ class Ledger:
         return [clause for clause in self.catalogue.demanded if self.verdict(clause) != "pass"]
 
     def report(self) -> str:
-        """The page for people. Parameters are left out: they differ by the servers a machine has."""
+        """The page for readers. Parameters are left out: they depend on the servers of the machine."""
         lines = [
             "# Conformance",
             "",
@@ -192,7 +192,7 @@ class Ledger:
 
 
 def clauses_of(item: pytest.Item) -> Iterable[str]:
-    """The ids on a test, each once; a marker without any is a mistake."""
+    """The clause ids of a test, without duplicates. A marker without ids is a mistake."""
     ids: dict[str, None] = {}
     for marker in item.iter_markers("clause"):
         if not marker.args or marker.kwargs or not all(isinstance(clause, str) for clause in marker.args):
@@ -202,7 +202,7 @@ def clauses_of(item: pytest.Item) -> Iterable[str]:
 
 
 def without_group(nodeid: str) -> str:
-    """The id of a test without the group of `--dist loadgroup`, which pytest-xdist puts behind it."""
+    """The id of a test without the `--dist loadgroup` group that pytest-xdist appends."""
     return re.sub(r"@(spark|tests/[\w/]+\.py)$", "", nodeid)
 
 
@@ -211,7 +211,7 @@ def without_parameters(nodeid: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Text for a table cell: bars and angle brackets would be taken for markup."""
+    """Text for a table cell, with bars and angle brackets escaped."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,4 +1,4 @@
-"""tools/bootstrap.py, as far as it goes without a network. That it installs is shown by every run of this suite."""
+"""tools/bootstrap.py, as far as it runs without a network. Every run of this suite shows that it installs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Checkout:
-    """A checkout of what the script needs, in a folder of its own."""
+    """A copy of the files that the script needs, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Checkout:
         return {path.name.split("-")[0] for path in self.venv.glob(".*-*")}
 
     def pretend_complete(self) -> None:
-        """As after a complete run: interpreter, mark and stamps, but no packages."""
+        """Create what a complete run leaves: interpreter, mark and stamps, but no packages."""
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
         (self.venv / "pyvenv.cfg").touch()
@@ -80,7 +80,7 @@ def test_a_half_made_environment_is_made_anew_and_a_missing_network_is_told_in_a
     assert lines[-1].startswith(
         "conquiet: could not install core packages: ERROR: No matching distribution found"
     )
-    assert (checkout.venv / ".made").exists()  # the environment itself is there, and not made a second time
+    assert (checkout.venv / ".made").exists()  # the environment itself exists and is not made again
     assert checkout.stamps() == set()
 
 

@@ -1,4 +1,4 @@
-"""The clause ledger, run as it runs in the project: as a plugin of a pytest of its own."""
+"""The clause ledger, run as the project runs it: as a plugin of a separate pytest process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ J-01 = "Another group"
 
 
 class Project:
-    """A small project in a folder of its own, with the ledger switched on."""
+    """A small project in its own folder, with the ledger switched on."""
 
     def __init__(self, pytester: pytest.Pytester, delivered: str = "[]") -> None:
         self.pytester = pytester
@@ -36,7 +36,7 @@ class Project:
         (self.pytester.path / "tests" / name).write_text("import pytest\n\n" + text)
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        # Without the plugins of installed packages: loading them for every run takes most of the time.
+        # Without the plugins of installed packages: loading them takes most of the time of each run.
         options = ("--disable-plugin-autoload", "-p", "tests.ledger", "--strict-markers")
         return self.pytester.runpytest_inprocess(*options, *arguments)
 
@@ -127,7 +127,7 @@ def test_an_unknown_id_ends_the_run_and_is_named(project: Project, selection: tu
     project.tests('@pytest.mark.clause("S-99")\ndef test_it(): pass\n')
     result = project.run(*selection)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*clauses.toml does not have: tests/test_it.py::test_it: 'S-99'"])
+    result.stderr.fnmatch_lines(["*not in conformance/clauses.toml: tests/test_it.py::test_it: 'S-99'"])
     assert not project.has_written
 
 
@@ -150,7 +150,7 @@ def test_deleting_the_test_of_a_delivered_clause_fails_the_run_and_names_it(
     project.tests(first)
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["S-02 is of a delivered group and has no test", "*= 1 passed in *"])
+    result.stdout.fnmatch_lines(["S-02 belongs to a delivered group and has no test", "*= 1 passed in *"])
     assert "J-01" not in "\n".join(line for line in result.outlines if "delivered group and" in line)
     assert project.verdicts()["S-02"] == "open"
 
@@ -160,7 +160,7 @@ def test_a_skipped_test_does_not_complete_a_delivered_group(pytester: pytest.Pyt
     project.tests('@pytest.mark.clause("J-01")\ndef test_it(): pytest.skip("later")\n')
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["J-01 is of a delivered group and has no passing test"])
+    result.stdout.fnmatch_lines(["J-01 belongs to a delivered group and has no passing test"])
 
 
 def test_a_delivered_group_without_any_test_at_all_fails(pytester: pytest.Pytester) -> None:
@@ -242,7 +242,7 @@ def test_every_clause_is_printed_on_request(project: Project) -> None:
     ("text", "complaint"),
     [
         ('delivered = ["X"]\n[S]\nS-01 = "x"', "*delivered names the group 'X'*"),
-        ('[S]\nJ-01 = "x"', "*J-01 stands in the group S"),
+        ('[S]\nJ-01 = "x"', "*J-01 is in the group S"),
     ],
 )
 def test_a_muddled_catalogue_is_refused(project: Project, text: str, complaint: str) -> None:

@@ -32,12 +32,12 @@ PASSWORDS = re.compile(
     r"(?i)\b\w*(password|passwd|secret_key|api_?key|access_?token)\w*['\"]?\s*[=:]\s*['\"](?P<value>[^'\"\s{}$<>*%]{4,})['\"]"
     r"|[a-z+]+://[^\s/:@'\"{}<>]*:(?P<url_value>[^\s/@'\"{}<>*]+)@"
 )
-ABOUT_PASSWORDS = {"tests/unit/test_errors.py"}  # whose subject is text with passwords in it
-INVENTED = ("secret", "s3cret", "hunter2", "wrong", "password", "pass", "pw")  # plainly nobody's
+ABOUT_PASSWORDS = {"tests/unit/test_errors.py"}  # its subject is text with passwords in it
+INVENTED = ("secret", "s3cret", "hunter2", "wrong", "password", "pass", "pw")  # plainly not real
 
 
 def project_files() -> list[Path]:
-    """What git tracks or would track; outside a checkout, every file that no tool built."""
+    """The files that git tracks or would track; outside a checkout, every file except build products."""
     try:
         command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listing = subprocess.run(command, capture_output=True, check=True, text=True).stdout
@@ -108,7 +108,7 @@ def test_folders_stay_small() -> None:
 
 
 def test_no_module_is_a_catch_all() -> None:
-    allowed = {"src/conquiet/task/mixins/utils.py"}  # the document it implements names it
+    allowed = {"src/conquiet/task/mixins/utils.py"}  # this name comes from the document it implements
     names = {
         str(path.relative_to(ROOT))
         for path in SOURCES
@@ -117,7 +117,7 @@ def test_no_module_is_a_catch_all() -> None:
     assert names - allowed == set()
 
 
-# Nothing that is stored or received is ever executed, or chooses what is imported.
+# Stored or received data is never executed and never decides what is imported.
 MAKES_CODE = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "joblib", "yaml"}
 MAKES_CODE |= {
     "eval()",
@@ -131,15 +131,15 @@ MAKES_CODE |= {
 }
 IMPORTS_BY_NAME = {"import_module()", "run_path()", "run_module()", "spec_from_file_location()"}
 MAY_IMPORT_BY_NAME = {
-    "src/conquiet/cli/targets.py",  # what the person at the keyboard names: `conquiet worker package.module:app`
+    "src/conquiet/cli/targets.py",  # what the user names on the command line: `conquiet worker package.module:app`
     "src/conquiet/connectors/__init__.py",  # a fixed table of its own modules
-    "src/conquiet/lazy.py",  # from a fixed table in the package that uses it
-    "src/conquiet/flow/child.py",  # the handler's own module, named by the process that started the child
+    "src/conquiet/lazy.py",  # a fixed table in the package that uses it
+    "src/conquiet/flow/child.py",  # the handler's own module, named by the parent process
 }
 
 
 def made_of_data(source: str) -> set[str]:
-    """What in `source` could make code of data: modules that are imported, functions that are called."""
+    """What in `source` could turn data into code: imported modules and called functions."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -159,7 +159,7 @@ def made_of_data(source: str) -> set[str]:
 
 
 def test_no_code_is_made_from_data() -> None:
-    """No pickle, no eval, no exec, no shell; and an import by a name that is not written there only where it must be."""
+    """No pickle, eval, exec or shell. Imports by a computed name only in the files listed above."""
     found = {str(path.relative_to(ROOT)): made_of_data(path.read_text()) for path in SOURCES}
     assert {name: bad for name, bad in found.items() if bad & MAKES_CODE} == {}
     assert {name for name, bad in found.items() if bad & IMPORTS_BY_NAME} == MAY_IMPORT_BY_NAME
@@ -189,7 +189,7 @@ def test_code_made_from_data_would_be_found(source: str) -> None:
 
 
 def test_no_name_of_a_front_door_is_the_name_of_a_module_behind_it() -> None:
-    """Where names are imported on first use, importing the module would put it in the place of the name."""
+    """Names are imported on first use there: importing the module would replace the name of the same spelling."""
     taken = []
     for path in SOURCES:
         if path.name == "__init__.py" and "__getattr__" in path.read_text():
@@ -225,7 +225,7 @@ def test_every_requirement_in_a_lock_has_a_hash(lock: str) -> None:
 
 
 def test_no_test_is_skipped_or_expected_to_fail() -> None:
-    """A test that cannot run is a fault to fix. (The ledger's own tests are about such tests.)"""
+    """A test that cannot run is a fault to fix. (The ledger's own tests contain such tests.)"""
     pattern = re.compile(r"pytest\.(skip|importorskip|xfail)\(|mark\.(skip|skipif|xfail)\b")
     tests = set((ROOT / "tests").rglob("*.py")) - {
         Path(__file__),

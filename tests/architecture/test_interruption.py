@@ -1,4 +1,4 @@
-"""A run that is killed tears its fixtures down, does not outlive the make that started it, and does end."""
+"""A test run that is killed tears down its fixtures, does not outlive the make that started it, and ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ import threading
 def test_that_leaves_a_thread():
     threading.Thread(target=threading.Event().wait, name="forgotten").start()
 """
-# Stands where make does: it starts pytest and waits.
+# Stands in for make: it starts pytest and waits.
 PARENT = "import subprocess, sys; subprocess.run(sys.argv[1:])"
 
 
@@ -41,7 +41,7 @@ PARENT = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     [
         (signal.SIGTERM, "pytest"),
         (signal.SIGHUP, "pytest"),
-        *([(signal.SIGKILL, "its parent")] if sys.platform == "linux" else []),  # only Linux tells the child
+        *([(signal.SIGKILL, "its parent")] if sys.platform == "linux" else []),  # only Linux has pdeathsig
     ],
 )
 def test_fixtures_are_torn_down(tmp_path: Path, number: signal.Signals, killed: str) -> None:
@@ -55,14 +55,14 @@ def test_fixtures_are_torn_down(tmp_path: Path, number: signal.Signals, killed: 
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.endswith("up\n"):
                 process.send_signal(number)
                 break
-        # To the end of the pipe: it closes when the last process that could write to it is gone.
+        # Read to the end of the pipe: it closes when the last process that could write to it is gone.
         rest = process.stdout.read()
     assert "down\n" in rest
     assert "KeyboardInterrupt" in rest

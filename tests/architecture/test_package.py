@@ -1,4 +1,4 @@
-"""The package as it is built: one version, and everything in the wheel that the code reads at run time."""
+"""The built package: one version, and a wheel with everything that the code reads at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = ROOT / "src"
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist, built by the installed hatchling: nothing is downloaded."""
+    """A folder with the wheel and the sdist, built by the installed hatchling. Nothing is downloaded."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
@@ -59,7 +59,7 @@ def test_the_version_is_written_in_one_place() -> None:
 
 
 def test_the_wheel_holds_every_file_of_both_packages(wheel: zipfile.ZipFile) -> None:
-    """SQL statements, migrations and the mark of a typed package, too."""
+    """Including SQL statements, migrations and `py.typed`."""
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     source = {
         str(path.relative_to(SOURCE))

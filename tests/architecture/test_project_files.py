@@ -1,4 +1,4 @@
-"""The files of the project that only a forge or a tool reads agree with what the project says elsewhere."""
+"""Project files that only a forge or a tool reads agree with the rest of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The import contracts of the rooms: they hold, and they bite."""
+"""The import contracts of the rooms: the package keeps them, and a violation is found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Copy:
-    """A copy of the package in which imports can be forbidden things."""
+    """A copy of the package, to which a test adds forbidden imports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class Copy:
         shutil.copy(ROOT / "pyproject.toml", folder)
 
     def write(self, module: str, text: str) -> None:
-        """Append to a module, or begin one, with the packages around it."""
+        """Append to a module, or create it together with its parent packages."""
         path = self.folder / "src" / Path(*module.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in path.relative_to(self.folder / "src").parents[:-1]:
@@ -32,7 +32,7 @@ class Copy:
             file.write("\n" + text + "\n")
 
     def lint_imports(self) -> subprocess.CompletedProcess[str]:
-        # The copy's src comes first on the path, before the checkout that is installed.
+        # The copy's src goes first on the path, before the installed checkout.
         code = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, "--no-logo", "--no-cache"],
@@ -61,7 +61,7 @@ def test_the_package_keeps_the_contracts(copy: Copy) -> None:
         ("conquiet.flow.effects", "import msgspec", "conquiet.flow.effects -> msgspec"),
         ("conquiet.clock", "import conquiet.flow", "conquiet.clock -> conquiet.flow"),
         ("conquiet.errors", "import redis", "conquiet.errors -> redis"),
-        # Inside a function too, and in rooms that may not be there yet.
+        # Imports inside a function, too, and rooms that need not exist yet.
         (
             "conquiet.queue.new",
             "def f():\n    import conquiet.jobs.new",
@@ -81,7 +81,7 @@ def test_the_package_keeps_the_contracts(copy: Copy) -> None:
         ("conquiet.jobs.new", "import conquiet.cli.new", "conquiet.jobs.new -> conquiet.cli.new"),
         ("conquiet", "import redis", "conquiet -> redis"),
         ("conquiet.attic.new", "import os", "conquiet.attic.new is in no room: it has no row in the table"),
-        # Past a front door, and from a room to one inside it.
+        # Past a front door, and from a room to a room inside it.
         (
             "conquiet.connectors.new",
             "import conquiet.jobs.store",
@@ -145,14 +145,14 @@ def test_a_permission_that_nobody_uses_breaks_them(copy: Copy, row: str, wider: 
 
 @pytest.mark.parametrize("room", ["queue", "jobs", "local"])
 def test_no_chain_of_allowed_imports_joins_the_three_deliveries(room: str) -> None:
-    """The contract judges single imports; over any number of them the rooms must stay apart as well."""
+    """The contract checks single imports. The rooms must also stay apart over chains of imports."""
     reach, packages = closure(room)
     assert not reach & ({"queue", "jobs", "local", "spark", "testing", "cli", "app"} - {room})
     assert "pyspark" not in packages
 
 
 def closure(room: str) -> tuple[set[str], set[str]]:
-    """Every room and package that a chain of allowed imports can lead to."""
+    """Every room and package that a chain of allowed imports can reach."""
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     reach: set[str] = set()
     waiting = {room, *contract["shared"]}

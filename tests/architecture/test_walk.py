@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-# Crossed, but not about the job: how flows, threads, clocks and checks work, and what the worker does whatever it runs.
+# Crossed, but not about the job: how flows, threads, clocks and checks work, and what the worker does for any job.
 MACHINERY = {
     "checks.py",
     "clock.py",
@@ -44,10 +44,10 @@ def test_a_job_is_followed_in_twenty_files() -> None:
 
 
 def test_the_walk_is_the_one_a_job_takes(postgres_dsn: str) -> None:
-    """One job through a worker that was idle before, watched by a profiler in every thread."""
+    """Run one job through an idle worker, with a profiler in every thread."""
     program = ROOT / "tests" / "architecture" / "walked_files.py"
     done = subprocess.run([sys.executable, program, postgres_dsn], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     crossed = set(done.stdout.split()) - MACHINERY
-    rarely = {"jobs/worker/heartbeat.py"}  # which comes only to jobs that take long
+    rarely = {"jobs/worker/heartbeat.py"}  # only jobs that take long get a heartbeat
     assert crossed - rarely == set(walk()) - rarely

@@ -1,4 +1,4 @@
-"""Which files of conquiet one job crosses, from `enqueue` to its ack: `python walked_files.py DSN`."""
+"""Print which files of conquiet one job crosses, from `enqueue` to its ack: `python walked_files.py DSN`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> None:
     worker = app.worker()
     thread = threading.Thread(target=worker.run)
     thread.start()
-    wait_for(app, greet.enqueue("somebody").id)  # what happens once only is over
+    wait_for(app, greet.enqueue("somebody").id)  # the first job also runs what happens only once
     watching.set()
     sys.setprofile(watch)
     job = greet.enqueue("Ada")

@@ -1,4 +1,4 @@
-"""Fixtures of the stores' tests, and the clauses of the suite's tests as markers."""
+"""Fixtures of the store tests. The clauses of the shipped suite's tests become markers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def loop_thread() -> Iterator[LoopThread]:
 
 @pytest.fixture(scope="session")
 def quick_postgres() -> Iterator[PostgresServer]:
-    """A server that does not wait for the disk, where nothing depends on that."""
+    """A server without fsync, for tests that do not need durability."""
     with PostgresServer(fsync=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def moved_database(quick_postgres: PostgresServer) -> Iterator[tuple[str, psycopg.Connection]]:
-    """A database whose clock is moved by the tests, one for all of them, and a connection to it."""
+    """One database, shared by all tests, whose clock the tests move, and a connection to it."""
     dsn = PostgresSource.prepare(quick_postgres.create_database("moved"))
     with psycopg.connect(dsn, autocommit=True) as admin:
         yield dsn, admin
@@ -57,7 +57,7 @@ def corners(quick_postgres: PostgresServer) -> Iterator[tuple[str, psycopg.Conne
 
 @pytest.fixture
 def fresh_dsn(corners: tuple[str, psycopg.Connection]) -> Iterator[str]:
-    """An empty corner of a database, with the server's real clock: a schema, which is made sooner than a database."""
+    """The DSN of an empty schema, with the server's real clock. A schema is created faster than a database."""
     dsn, admin = corners
     name = f"corner_{next(NUMBERS)}"
     admin.execute(f"CREATE SCHEMA {name}")
@@ -79,7 +79,7 @@ def make_source(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=[f"{kind}-{variant}" for kind in KINDS for variant in VARIANTS])
 def source(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Every store in both variants, with a clock that stands until it is moved."""
+    """Every store in both variants, with a clock that stands still until a test moves it."""
     made = make_source(request)
     yield made
     made.close()
@@ -87,7 +87,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(params=[f"{kind}-{variant}" for kind in KINDS[1:] for variant in VARIANTS])
 def durable(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Those that outlive the process."""
+    """The stores that outlive the process."""
     made = make_source(request)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Work under leases so short that many expire, written down step by step for the history checker."""
+"""Work under leases so short that many expire, recorded step by step for the history checker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def fill(store: JobStore, history: History, count: int) -> None:
 
 
 def contend(store: JobStore, history: History, seed: int, seconds: float) -> None:
-    """For `seconds` anything may happen to a job; after that each is finished, until none is left."""
+    """For `seconds`, do anything to jobs. After that, finish them until none is left."""
     choice = random.Random(seed)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -74,7 +74,7 @@ def _do_something(store: JobStore, history: History, job: Job, choice: random.Ra
                     beaten = store.heartbeat(job)
                     assert beaten.lease is not None
                     operation.ok(until=beaten.lease.expires_at.timestamp())
-        case "sleep":  # about until the lease expires, and on as if nothing were
+        case "sleep":  # until about when the lease expires, then finish regardless
             time.sleep(choice.uniform(0.5 * TTL, 1.5 * TTL))
             _finish(store, history, job)
 
@@ -88,6 +88,6 @@ def _finish(store: JobStore, history: History, job: Job) -> None:
 
 
 def _settling(history: History, name: str, job: Job) -> Operation:
-    """It happens now or a little later: if that is past the end of the lease, it must be refused."""
+    """Record the time of the call. The change happens no earlier: after the end of the lease it must be refused."""
     assert job.lease is not None
     return history.operation(name, job.id, holder=job.lease.token, at=time.time())

@@ -1,4 +1,4 @@
-"""Processes of the tests' own, which can be killed: they run what `programs.py` says."""
+"""Child processes that a test can kill. They run the functions of `programs.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Program:
-    """A program in progress. It speaks line by line, and goes on when it is told to."""
+    """A running program. It prints line by line, and waits until the test lets it go on."""
 
     def __init__(self, program: Callable[..., Any], *arguments: object) -> None:
         command = [sys.executable, "-m", "tests.conformance.programs", program.__name__]
@@ -36,12 +36,12 @@ class Program:
         self._process.stdin.flush()
 
     def kill(self) -> list[str]:
-        """kill -9; the lines it had still said."""
+        """Send SIGKILL. Return the remaining lines of output."""
         self._process.kill()
         return self._process.communicate(timeout=60)[0].splitlines()
 
     def end(self) -> list[str]:
-        """Wait for its good end; the lines it still said."""
+        """Wait until it exits with 0. Return the remaining lines of output."""
         out, error = self._process.communicate(timeout=90)
         assert self._process.returncode == 0, error
         return out.splitlines()
@@ -57,7 +57,10 @@ class Program:
 
 
 def all_at_once(count: int, program: Callable[..., Any], *arguments: object) -> list[list[str]]:
-    """`count` of them, held until all are ready; what each said. `{number}` in an argument is its number."""
+    """Run `count` programs, released together when all are ready. Return the output of each.
+
+    `{number}` in an argument is replaced by the number of the program.
+    """
     programs = [
         Program(program, *(str(argument).replace("{number}", str(number)) for argument in arguments))
         for number in range(count)

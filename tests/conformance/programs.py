@@ -1,4 +1,4 @@
-"""What the processes of the stores' tests do: `python -m tests.conformance.programs <name> <arguments>`."""
+"""What the child processes of the store tests do: `python -m tests.conformance.programs <name> <arguments>`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def say(*words: object) -> None:
 
 
 def enqueue(dsn: str) -> None:
-    """Enqueue until killed, saying each id once its call has returned."""
+    """Enqueue until killed. Print each id after its call has returned."""
     with open_store(dsn) as store:
         while True:
             say(store.enqueue("orders", {}).id)
@@ -23,7 +23,7 @@ def enqueue(dsn: str) -> None:
 
 
 def open_at_once(dsn: str) -> None:
-    """Be there when the database is opened for the first time, with others."""
+    """Open the new database at the same time as other processes."""
     say("ready")
     sys.stdin.readline()
     with open_store(dsn) as store:
@@ -31,7 +31,7 @@ def open_at_once(dsn: str) -> None:
 
 
 def share(dsn: str) -> None:
-    """Claim and settle, with others, until nothing is left; say what."""
+    """Claim and settle, beside other processes, until nothing is left. Print each claimed job."""
     with open_store(dsn) as store:
         say("ready")
         sys.stdin.readline()
@@ -43,7 +43,7 @@ def share(dsn: str) -> None:
 
 
 def claim_with_a_shifted_clock(dsn: str, shift: str, queue: str) -> None:
-    """Claim and keep, on a machine whose clock is wrong."""
+    """Claim and keep jobs on a machine whose clock is wrong."""
     right = time.time
     time.time = lambda: right() + float(shift)
     with open_store(dsn) as store:

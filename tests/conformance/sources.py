@@ -1,4 +1,4 @@
-"""Our stores for the conformance suite: each with a clock that the tests move, synchronous or not."""
+"""Our stores for the conformance suite, synchronous and asynchronous, each with a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.queue.variants import Blocking, LoopThread
 
 START = 1_700_000_000.0
 
-# A server whose clock the tests move: statements that ask for `clock_timestamp()` find this one first.
+# A server whose clock the tests move: this function comes before the real `clock_timestamp()` on the search path.
 MOVED_CLOCK = f"""
 CREATE SCHEMA moved;
 CREATE TABLE moved.reading (seconds float8 NOT NULL);
@@ -52,7 +52,7 @@ class BlockingStore(Blocking):
 
 
 class Source:
-    """What the kinds share: opening either variant, and closing all in the end."""
+    """What all kinds share: opening either variant, and closing every store at the end."""
 
     def __init__(self, loop: LoopThread | None) -> None:
         self._loop = loop
@@ -78,7 +78,7 @@ class MemorySource(Source):
         self._backend = MemoryBackend(self.clock)
 
     def open(self, **options: Any) -> Any:
-        """One more store on the same memory, which `open_store` does not offer."""
+        """Open another store on the same memory, which `open_store` does not offer."""
         defaults = {"retry": RetrySchedule(), "random": random.random, "max_lease_expiries": 20}
         operations = JobOperations(self._backend, **{**defaults, "limits": DEFAULT_LIMITS, **options})
         if self._loop is None:
@@ -118,7 +118,7 @@ class SqliteSource(Source):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        # An asynchronous store works on a thread of its own.
+        # An asynchronous store runs on its own thread.
         connection = sqlite3.connect(self.path, check_same_thread=False)
         try:
             with connection:
@@ -128,7 +128,7 @@ class SqliteSource(Source):
 
 
 def waiting_backend(admin: psycopg.Connection, patience: float = 20.0) -> int:
-    """The process of a connection to `admin`'s database that waits for a lock, once there is one."""
+    """Wait until a connection to `admin`'s database waits for a lock. Return its process id."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         row = admin.execute(
@@ -136,11 +136,11 @@ def waiting_backend(admin: psycopg.Connection, patience: float = 20.0) -> int:
         ).fetchone()
         if row is not None:
             return int(row[0])
-    raise AssertionError(f"nobody waited for a lock within {patience} s")
+    raise AssertionError(f"no connection waited for a lock within {patience} s")
 
 
 class PostgresSource(Source):
-    """On a database with a moved clock, which `admin` is connected to, and which is emptied before."""
+    """Stores on the database with the moved clock. `admin` is a connection to it; its jobs are deleted first."""
 
     def __init__(self, dsn: str, admin: psycopg.Connection, loop: LoopThread | None) -> None:
         super().__init__(loop)
@@ -152,7 +152,7 @@ class PostgresSource(Source):
 
     @staticmethod
     def prepare(dsn: str) -> str:
-        """Give a new database a clock to be moved; the DSN under which stores go by it."""
+        """Give a new database a clock that can be moved. Return the DSN of stores that use this clock."""
         with psycopg.connect(dsn, autocommit=True) as admin:
             admin.execute(MOVED_CLOCK)
         return dsn + SEARCH_PATH
@@ -167,7 +167,7 @@ class PostgresSource(Source):
         self.advance(-seconds)
 
     def wait_for_a_lock(self) -> int:
-        """Until a connection to this database waits for a lock; its process id."""
+        """Wait until a connection to this database waits for a lock. Return its process id."""
         return waiting_backend(self._admin)
 
     @contextmanager

@@ -33,7 +33,7 @@ SLACK = timedelta(seconds=5)
 
 @pytest.mark.clause("J-16")
 def test_a_heartbeat_never_shortens_a_lease(source: Any) -> None:
-    """Not even after somebody has set the clock back."""
+    """Not even after the clock has been set back."""
     store = source.open()
     store.enqueue_many(QUEUE, [{}, {}])
     one, two = store.claim(QUEUE, 2, lease_ttl=60.0)
@@ -61,7 +61,7 @@ def test_a_clock_that_is_set_back_gives_no_job_away(source: Any) -> None:
 
 @pytest.mark.clause("J-04")
 def test_nor_does_it_lose_one(source: Any) -> None:
-    """Some jobs are due and some leases expired, one is taken, and for a while the others are not so any more."""
+    """Jobs are due and leases have expired. One job is claimed, then the clock is set back: the others wait."""
     store = source.open()
     store.enqueue_many(QUEUE, [NewJob({}, id="a"), NewJob({}, id="b")])
     store.claim(QUEUE, 2, lease_ttl=30.0)
@@ -69,9 +69,7 @@ def test_nor_does_it_lose_one(source: Any) -> None:
     source.advance(30.0)
     assert [job.id for job in store.claim(QUEUE, lease_ttl=1000.0)] == ["a"]
     source.turn_back(10.0)
-    early = store.claim(
-        QUEUE, 10, lease_ttl=1000.0
-    )  # those that it has noted as due already, if it does that
+    early = store.claim(QUEUE, 10, lease_ttl=1000.0)  # those already noted as due, if the store does that
     source.advance(10.0)
     late = store.claim(QUEUE, 10, lease_ttl=1000.0)
     assert sorted(job.id for job in early + late) == ["b", "c", "d"]
@@ -79,7 +77,7 @@ def test_nor_does_it_lose_one(source: Any) -> None:
 
 @pytest.mark.clause("J-12", "J-10")
 def test_no_fraction_of_a_microsecond_belongs_to_two_leases(source: Any) -> None:
-    """Clocks are finer than the times that jobs show: by these, too, a lease begins when the one before has ended."""
+    """Clocks are finer than the times in jobs. By those, too, a lease begins only after the previous one has ended."""
     store, ttl, instant = source.open(max_lease_expiries=1_000), 0.06, 2.0**-22
     store.enqueue(QUEUE, {})
     (held,) = store.claim(QUEUE, lease_ttl=ttl)
@@ -99,7 +97,7 @@ def test_no_fraction_of_a_microsecond_belongs_to_two_leases(source: Any) -> None
 @pytest.mark.clause("J-15")
 @pytest.mark.parametrize("waiting", ["claim", "heartbeat", "ack", "enqueue"])
 def test_time_spent_waiting_for_sqlites_lock_is_not_the_leases(tmp_path: Any, waiting: str) -> None:
-    """The moment that counts is when the lock was got, not when it was asked for."""
+    """The time that counts is when the lock was acquired, not when it was requested."""
     source = SqliteSource(tmp_path, None)
     store = source.open()
     store.enqueue(QUEUE, {})
@@ -124,7 +122,7 @@ def test_time_spent_waiting_for_sqlites_lock_is_not_the_leases(tmp_path: Any, wa
 
 
 def wait_until_asked(store: Any) -> None:
-    """Until the store's own lock is taken, which is just before it asks for SQLite's."""
+    """Wait until the store's own lock is taken. It asks for SQLite's lock right after that."""
     end = time.monotonic() + 10
     while not store.operations.backend._lock.locked():
         assert time.monotonic() < end
@@ -142,7 +140,7 @@ def test_postgresql_takes_no_clock_from_outside(loop_thread: Any) -> None:
 
 @pytest.fixture(params=["sync", "async"])
 def real(request: pytest.FixtureRequest, fresh_dsn: str) -> Iterator[Source]:
-    """PostgreSQL as it is, with its real clock."""
+    """PostgreSQL with its real clock."""
     source = Source(request.getfixturevalue("loop_thread") if request.param == "async" else None)
     yield source
     source.close()
@@ -194,7 +192,7 @@ def test_a_worker_whose_clock_is_an_hour_off_is_a_worker_like_others(fresh_dsn: 
             ((job_id, expiry),) = [line.split() for line in program.end()]
         assert job_id == "now"
         assert abs(float(expiry) - time.time() - 60.0) < SLACK.total_seconds()
-        assert store.claim("now") == []  # it holds its lease, for as long as it asked
+        assert store.claim("now") == []  # it keeps its lease for as long as it asked
         with Program(programs.claim_with_a_shifted_clock, fresh_dsn, shift, "later") as program:
             assert program.end() == []
         assert store.stats()["now"].in_flight == 1
@@ -220,7 +218,7 @@ def test_a_lease_expires_by_the_servers_clock(real: Source, fresh_dsn: str) -> N
 
 @pytest.mark.clause("J-25")
 def test_inside_a_long_transaction_time_goes_on(fresh_dsn: str) -> None:
-    """now() would be the time at which the caller's transaction began."""
+    """now() would return the time at which the caller's transaction began."""
     with open_store(fresh_dsn) as store, psycopg.connect(fresh_dsn) as connection:
         connection.execute("SELECT now()")
         store.enqueue(QUEUE, {}, id="outside")

@@ -1,4 +1,4 @@
-"""What a database raises in its corners comes out as an error of ours: nothing is half done, and the store goes on."""
+"""Unusual errors of a database are raised as ours: nothing is half done, and the store goes on working."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def backend_of(store: Any) -> Any:
 
 
 def refusing(*actions: tuple[int, str]) -> Callable[..., int]:
-    """SQLite's own way to refuse: an authorizer."""
+    """An authorizer, with which SQLite refuses these actions."""
     return lambda action, first, *_: DENIED[(action, first) not in actions]
 
 
@@ -56,7 +56,7 @@ def test_a_rollback_that_fails_does_not_hide_what_went_wrong_first(source: Sourc
     backend_of(store)._connection.set_authorizer(refused)
     with pytest.raises(StoreUnavailableError, match="prohibited|not authorized"):
         store.claim(QUEUE)
-    # That connection is gone, and with it the authorizer and its transaction.
+    # That connection is gone, together with the authorizer and its transaction.
     (job,) = store.claim(QUEUE)
     store.ack(job)
     assert store.get("a").state is JobState.SUCCEEDED
@@ -105,7 +105,7 @@ def test_a_file_that_is_damaged_in_its_middle(source: Source, tmp_path: Path) ->
         lambda: [store.get(f"job {n}") for n in range(2_000)],
     ]
     refused = []
-    store = source.open_dsn(f"sqlite:///{path}")  # with nothing of it in memory
+    store = source.open_dsn(f"sqlite:///{path}")  # a new store, with nothing cached
     for call in calls:
         try:
             call()
@@ -207,7 +207,7 @@ def test_a_worker_goes_on_whatever_the_encoding(encoded: str) -> None:
 def test_a_text_that_is_none_in_a_database_without_encoding(
     source: Source, encoded: str, column: str
 ) -> None:
-    """The server sends nothing then. A claim sets that row aside, and serves the others."""
+    """The server does not send such a text. A claim sets the row aside and serves the others."""
     store = source.open_dsn(encoded)
     store.enqueue_many(QUEUE, [NewJob({}, id) for id in ("first", "bad", "last")])
     with psycopg.connect(encoded, autocommit=True) as admin:

@@ -1,4 +1,4 @@
-"""What people are told when a store cannot be reached, is locked, or breaks off in the middle."""
+"""The errors raised when a store cannot be reached, is locked, or is cut off during an operation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loop(request: pytest.FixtureRequest) -> LoopThread | None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """One to be stopped and killed."""
+    """A server that the tests stop and kill."""
     with PostgresServer() as private:
         private.create_database("jobs")
         yield private
@@ -42,7 +42,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def jobs(server: PostgresServer, loop: LoopThread | None) -> Iterator[Any]:
-    """A store on that server, empty."""
+    """An empty store on that server."""
     server.start()
     source = Source(loop)
     store = source.open_dsn(dsn_of(server))
@@ -62,7 +62,7 @@ def password(server: PostgresServer) -> str:
 
 
 def failure(work: Callable[[], object]) -> Exception:
-    """What it raises."""
+    """Return what `work` raises."""
     try:
         work()
     except Exception as error:
@@ -71,7 +71,7 @@ def failure(work: Callable[[], object]) -> Exception:
 
 
 def operations(store: Any, held: Any) -> list[Callable[[], object]]:
-    """Everything that a store can be asked for."""
+    """Every operation of a store."""
     return [
         lambda: store.enqueue(QUEUE, {}),
         lambda: store.enqueue_many(QUEUE, [{}]),
@@ -96,7 +96,7 @@ def test_a_server_that_is_down_is_unavailable_and_nothing_else(server: PostgresS
     jobs.enqueue(QUEUE, {})
     (held,) = jobs.claim(QUEUE, lease_ttl=600.0)
     server.stop()
-    first = failure(jobs.list)  # the connection of before: broken, and nothing was asked to change
+    first = failure(jobs.list)  # on the old, broken connection; reading changes nothing
     assert type(first) is StoreUnavailableError
     for work in operations(jobs, held):
         error = failure(work)
@@ -106,7 +106,7 @@ def test_a_server_that_is_down_is_unavailable_and_nothing_else(server: PostgresS
         assert password(server) not in f"{error!r} {error.__cause__!r}"
     server.start()
     assert jobs.list() == [held]
-    jobs.ack(held)  # by itself, with the same store
+    jobs.ack(held)  # the same store reconnects by itself
 
 
 def test_a_connection_that_broke_while_idle_is_noticed_before_anything_is_sent(
@@ -116,7 +116,7 @@ def test_a_connection_that_broke_while_idle_is_noticed_before_anything_is_sent(
     (held,) = jobs.claim(QUEUE, lease_ttl=600.0)
     server.kill()
     error = failure(lambda: jobs.ack(held))
-    assert type(error) is StoreUnavailableError  # and not an unknown outcome
+    assert type(error) is StoreUnavailableError  # not an unknown outcome
     assert "cannot be reached" in str(error)
     assert password(server) not in str(error)
     server.start()
@@ -136,7 +136,7 @@ def test_an_ack_that_is_cut_off_has_an_unknown_outcome(server: PostgresServer, j
     assert "ack on postgresql://" in str(error)
     assert "read the job to find out" in str(error)
     assert password(server) not in str(error)
-    assert jobs.get(held.id) == held  # here it did not
+    assert jobs.get(held.id) == held  # here the ack did not happen
     jobs.ack(held)
     assert jobs.get(held.id).state is JobState.SUCCEEDED
 
@@ -150,7 +150,7 @@ def test_so_has_an_enqueue(server: PostgresServer, jobs: Any) -> None:
         lambda: jobs.enqueue(QUEUE, {}, id="a"),
     )
     assert type(error) is StoreOutcomeUnknownError
-    assert error.ids == ("a",)  # what to enqueue again, and to skip if it is there
+    assert error.ids == ("a",)  # which ids to enqueue again, with on_duplicate="skip"
     assert jobs.get("a") is None
 
 
@@ -161,7 +161,7 @@ def test_reading_that_is_cut_off_leaves_nothing_unknown(server: PostgresServer, 
 
 
 def cut_off(server: PostgresServer, how: str, obstacle: str, work: Callable[[], object]) -> Exception:
-    """Hold `work` up by `obstacle`, and break its connection while it waits; what it raised."""
+    """Block `work` with `obstacle` and break its connection while it waits. Return what it raised."""
     with (
         psycopg.connect(dsn_of(server), autocommit=True) as admin,
         psycopg.connect(dsn_of(server)) as other,
@@ -212,7 +212,7 @@ def test_opening_says_what_is_wrong_without_the_password(
         "bad port": ("postgresql://app:hunter2@127.0.0.1:many/jobs", "many"),
     }[problem]
     error = failure(lambda: Source(loop).open_dsn(dsn))
-    # A port that is no number is no outage that a worker would wait for to end.
+    # A port that is not a number is not an outage: a worker must not wait for it to end.
     assert type(error) is (JobConfigError if problem == "bad port" else StoreUnavailableError)
     assert told in str(error)
     assert "hunter2" not in f"{error!r} {error.__cause__!r}"
@@ -226,7 +226,7 @@ def test_a_closed_store_says_that_it_is_closed(durable: Any) -> None:
     store.close()
     for work in operations(store, held):
         error = failure(work)
-        assert type(error) is StoreClosedError  # no outage that a worker would wait for to end
+        assert type(error) is StoreClosedError  # not an outage: a worker must not wait for it to end
         assert "is closed" in str(error)
     store.close()
 
@@ -236,7 +236,7 @@ def test_a_locked_sqlite_file_is_unavailable_for_now(tmp_path: Path, loop: LoopT
     store = source.open()
     store.enqueue(QUEUE, {})
     (held,) = store.claim(QUEUE, lease_ttl=600.0)
-    store.operations.backend._connection.execute("PRAGMA busy_timeout = 20")  # 10 seconds otherwise
+    store.operations.backend._connection.execute("PRAGMA busy_timeout = 20")  # the default is 10 seconds
     changes = operations(store, held)[:8]
     with source.transaction() as connection:
         connection.execute("BEGIN IMMEDIATE")

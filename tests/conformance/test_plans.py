@@ -1,4 +1,4 @@
-"""Claims look at what can be claimed, and not at what is finished, delayed or leased, however much there is of it."""
+"""Claims read what can be claimed, and not what is finished, delayed or leased, however many of those there are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def postgres(quick_postgres: PostgresServer) -> Iterator[str]:
 
 
 def reads(dsn: str) -> dict[str, int]:
-    """How many rows were read so far: by sequential scans, and by each index."""
+    """How many rows have been read so far, by sequential scans and by each index."""
     with psycopg.connect(dsn, autocommit=True) as admin:
         rows = admin.execute(
             "SELECT 'table', coalesce(sum(seq_tup_read), 0)::bigint FROM pg_stat_user_tables"
@@ -68,16 +68,14 @@ def test_postgresql_reads_only_what_it_claims(postgres: str) -> None:
     after = wait_for_statistics(postgres, before)
     read = {name: after[name] - before[name] for name in after}
     assert read["table"] == 0
-    assert (
-        read["conquiet_jobs_ready"] <= CLAIMS * 5 * 5
-    )  # dead entries of claims before may be met on the way
-    assert read["conquiet_jobs_delayed"] <= 2 * CLAIMS  # one entry each: the first to come due
+    assert read["conquiet_jobs_ready"] <= CLAIMS * 5 * 5  # includes dead entries of earlier claims
+    assert read["conquiet_jobs_delayed"] <= 2 * CLAIMS  # one entry each: the first that comes due
     assert read["conquiet_jobs_leased"] <= 2 * CLAIMS
 
 
 @pytest.mark.clause("J-04")
 def test_postgresql_reads_only_the_first_that_comes_due(postgres: str) -> None:
-    """Whoever waits for work asks for it, again and again."""
+    """A waiting worker asks for this again and again."""
     before = reads(postgres)
     with open_store(postgres) as store:
         job = store.enqueue("orders", {})
@@ -90,7 +88,7 @@ def test_postgresql_reads_only_the_first_that_comes_due(postgres: str) -> None:
 
 
 def wait_for_statistics(dsn: str, before: dict[str, int]) -> dict[str, int]:
-    """A connection that ends hands in what it counted, a moment later."""
+    """Wait until the counts are visible: a connection reports them a moment after it ends."""
     while (after := reads(dsn))["conquiet_jobs_ready"] == before["conquiet_jobs_ready"]:
         pass
     return after
@@ -165,7 +163,7 @@ def test_sqlite_plans_no_scan_of_the_table(sqlite: Path, analyzed: bool) -> None
             ), line
     plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_module._SQL['next_due']}", values).fetchall()
     used = [row[3] for row in plan if "conquiet_jobs" in row[3] or "TEMP" in row[3]]
-    assert len(used) == 3  # the first entry of each index, and nothing is sorted
+    assert len(used) == 3  # the first entry of each index, without sorting
     for line in used:
         assert re.match(
             r"SEARCH conquiet_jobs USING (COVERING )?INDEX conquiet_jobs_\w+ \(queue=\?\)", line
@@ -180,7 +178,7 @@ def test_sqlite_works_as_little_with_a_long_history_as_without(sqlite: Path, tmp
 
 
 def work_of_claims(path: Path) -> int:
-    """Steps of SQLite's machine, in hundreds, for some claims."""
+    """Steps of SQLite's virtual machine for a series of claims, in hundreds."""
     steps = 0
 
     def step() -> None:

@@ -22,7 +22,7 @@ PROCESSES = 3
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def dsn(request: pytest.FixtureRequest) -> Iterator[str]:
-    """An empty database that lasts."""
+    """An empty durable database."""
     if request.param == "sqlite":
         yield f"sqlite:///{request.getfixturevalue('tmp_path')}/jobs.db"
     else:
@@ -59,7 +59,7 @@ def test_processes_that_lose_their_leases_never_hold_one_job_at_once(dsn: str, t
         verdict.raise_if_broken()
         jobs = store.list(limit=100_000)
     assert {job.state for job in jobs} == {JobState.SUCCEEDED}
-    assert sum(job.lease_expiries for job in jobs) > 5 * seconds  # it was about leases that expire
+    assert sum(job.lease_expiries for job in jobs) > 5 * seconds  # many leases did expire
     for job in jobs:
         for before, after in zip(job.attempts, job.attempts[1:], strict=False):
             assert (after.number, after.started_at >= before.ended_at) == (before.number + 1, True)
@@ -90,7 +90,7 @@ def test_what_was_enqueued_survives_the_kill_of_its_process(dsn: str) -> None:
         stored = store.list(limit=100_000)
         assert set(ids) <= {job.id for job in stored}
         assert {job.state for job in stored} == {JobState.READY}
-        assert [job.id for job in store.claim("orders", len(ids))] == ids  # and in order
+        assert [job.id for job in store.claim("orders", len(ids))] == ids  # in order, too
 
 
 @pytest.mark.clause("J-21")
@@ -106,7 +106,7 @@ def test_everything_survives_a_restart(dsn: str) -> None:
     with open_store(dsn) as store:
         assert store.list() == before
         assert store.claim(["ready", "leased", "delayed"], 10)[0].id == "ready"
-        store.ack(leased)  # a lease is the worker's, not the store object's
+        store.ack(leased)  # a lease belongs to the worker, not to the store object
 
 
 @pytest.mark.clause("J-21")

@@ -1,4 +1,4 @@
-"""Schemas: made where there is none, moved up and down by `migrate`, and refused where they do not fit."""
+"""Schemas: created where there is none, moved up and down by `migrate`, refused where they do not fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUEUE = "orders"
 
 
 class Database:
-    """An empty database of a test's own, and a look into it."""
+    """An empty database for one test, with helpers to inspect it."""
 
     def __init__(self, kind: str, dsn: str) -> None:
         self.kind = kind
@@ -83,7 +83,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
 
 @pytest.fixture
 def second_version(monkeypatch: pytest.MonkeyPatch, database: Database) -> list[Migration]:
-    """This release, as one that comes later: with one more step of the schema."""
+    """A later release with one more migration."""
     step = Migration(
         2,
         "0002_notes",
@@ -176,7 +176,7 @@ def test_down_to_nothing_and_up_again(
     assert store.list() == []
     store.enqueue(QUEUE, {})
     assert store.migrate(0) == ["0002_notes (down)", "0001_jobs (down)"]
-    assert source.open_dsn(database.dsn).list() == []  # an empty one again
+    assert source.open_dsn(database.dsn).list() == []  # empty again
     assert database.version() == 2
 
 
@@ -250,7 +250,7 @@ def test_a_store_that_was_refused_leaves_no_connection_behind(
             source.open_dsn(database.dsn, **options)
     if database.kind == "postgresql":
         assert database.other_connections() == 0
-    else:  # the last connection to close takes the write-ahead log with it
+    else:  # the last connection to close removes the write-ahead log
         assert not list(tmp_path.glob("jobs.db-*"))
 
 

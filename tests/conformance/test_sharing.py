@@ -1,4 +1,4 @@
-"""Stores that are shared: by several waiters, by forks, with a caller's own ways of using its connection."""
+"""Stores that are shared by several waiters or by forks, or that use a caller's connection as the caller set it up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def durable_dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_nobody_takes_anothers_wake_up(store: Any) -> None:
-    """Work for one queue arrives while the waiter for another looks first."""
+    """Work for one queue arrives, and the waiter for another queue looks first."""
     waits: dict[str, Callable[[float], None]] = {}
     with store.listen("a") as waits["a"], store.listen("b") as waits["b"]:
         store.enqueue("a", {})
@@ -231,8 +231,8 @@ def test_after_a_lost_connection_the_idle_ones_are_not_tried_one_by_one(postgres
             )
         assert backend._idle
         while any(is_quiet(connection) for connection in backend._idle):
-            pass  # until the news has arrived
-        store.enqueue("a", {})  # is sent on a new connection
+            pass  # until the disconnections have arrived
+        store.enqueue("a", {})  # sent on a new connection
         assert store.stats("a")["a"].ready == 1
 
 

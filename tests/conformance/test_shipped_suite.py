@@ -1,4 +1,4 @@
-"""The suite in the hands of a user: it runs without our plugins, and a store that is wrong does not pass."""
+"""The suite as a user runs it: it needs none of our plugins, and a wrong store fails it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRONG = '''
 def run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *arguments: str, body: str = "pass"
 ) -> pytest.RunResult:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a user has other plugins, if any
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a user has other plugins, or none
     pytester.makepyfile(test_mine=USERS_FILE.replace("{body}", body))
     return pytester.runpytest_subprocess("--strict-markers", "-W", "error", "-q", *arguments)
 
@@ -73,9 +73,8 @@ def test_a_store_that_settles_by_id_does_not(
     assert result.parseoutcomes()["failed"] > 10
     result.stdout.fnmatch_lines(["E*DID NOT RAISE*StaleLeaseError*"])
     result.stdout.fnmatch_lines(["FAILED*test_a_stale_lease_is_refused*reclaimed*"])
-    result.stdout.fnmatch_lines(
-        ["E*assert [[]True, True[]] == [[]False, False[]]"]
-    )  # failures show their values
+    # Failures show the values.
+    result.stdout.fnmatch_lines(["E*assert [[]True, True[]] == [[]False, False[]]"])
 
 
 def test_who_forgets_the_fixture_is_told(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

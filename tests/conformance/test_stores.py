@@ -1,4 +1,4 @@
-"""The suite that is shipped to users, on every store of ours, synchronous and not."""
+"""The suite that is shipped to users, on every store of ours, synchronous and asynchronous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller's own transaction with every kind of connection: an effect and a job's move commit together or not."""
+"""The caller's transaction, on every kind of connection: an effect and a job's move commit together or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Abandoned(Exception):
 
 
 class Database:
-    """A store's database, seen by a program that has a table `effects` in it and one kind of connection."""
+    """A store's database with a table `effects`, used through one kind of connection."""
 
     def __init__(self, source: Any, connect: Callable[[Any], AbstractContextManager[Any]], run: Any) -> None:
         self.store = source.open()
@@ -49,14 +49,14 @@ class Database:
 
 @contextmanager
 def plain(source: Any) -> Iterator[Any]:
-    """sqlite3 or psycopg as they come: a transaction begins with the first change."""
+    """sqlite3 or psycopg with their defaults: a transaction begins with the first change."""
     with source.transaction() as connection:
         yield connection
 
 
 @contextmanager
 def by_hand(source: Any) -> Iterator[Any]:
-    """A connection in autocommit, with a transaction begun by hand."""
+    """A connection in autocommit, with a transaction begun explicitly."""
     if isinstance(source, PostgresSource):
         with psycopg.connect(source.dsn, autocommit=True) as connection, connection.transaction():
             yield connection
@@ -85,7 +85,7 @@ def engine_begin(source: Any) -> Iterator[Any]:
 
 @contextmanager
 def engine_connect(source: Any) -> Iterator[Any]:
-    """SQLAlchemy's commit-as-you-go: whoever executes first begins the transaction."""
+    """SQLAlchemy's commit-as-you-go: the first statement begins the transaction."""
     with _engine(source).connect() as connection:
         yield connection
         connection.commit()
@@ -241,7 +241,7 @@ def test_a_worker_that_was_overtaken_loses_its_effect(database: Database) -> Non
 def test_nobody_claims_a_job_whose_ack_is_about_to_commit(
     moved_database: tuple[str, psycopg.Connection],
 ) -> None:
-    """PostgreSQL: the lease may expire meanwhile; the row is locked, and is skipped until the end is known."""
+    """PostgreSQL: even if the lease expires meanwhile, the row is locked and is skipped until the transaction ends."""
     source = PostgresSource(*moved_database, None)
     store, other = source.open(), source.open()
     store.enqueue_many(QUEUE, [NewJob({}, id="kept"), NewJob({}, id="given up")])
@@ -249,10 +249,8 @@ def test_nobody_claims_a_job_whose_ack_is_about_to_commit(
     with psycopg.connect(source.dsn) as first, psycopg.connect(source.dsn) as second:
         store.ack(kept, connection=first)
         store.ack(given_up, connection=second)
-        assert [result.ok for result in store.heartbeat_many([kept, given_up])] == [
-            True,
-            True,
-        ]  # without waiting
+        # Heartbeats do not wait for the locks.
+        assert [result.ok for result in store.heartbeat_many([kept, given_up])] == [True, True]
         source.advance(10.0)
         assert other.claim(QUEUE, 10) == []
         first.commit()
@@ -267,7 +265,7 @@ def test_nobody_claims_a_job_whose_ack_is_about_to_commit(
 def test_a_transaction_that_holds_sqlites_lock_outlives_the_lease(
     tmp_path: Any, loop_thread: Any, variant: str
 ) -> None:
-    """Its lock keeps heartbeats and claims out, so the token alone tells whether the job is still its own."""
+    """Its lock keeps out heartbeats and claims, so the token alone decides whether the job is still its own."""
     source = SqliteSource(tmp_path, loop_thread if variant == "async" else None)
     store = source.open()
     store.enqueue(QUEUE, {})
@@ -321,7 +319,7 @@ def test_a_connection_that_commits_by_itself_is_refused(durable: Any) -> None:
 def test_an_id_of_a_transaction_in_progress_is_waited_for(
     moved_database: tuple[str, psycopg.Connection],
 ) -> None:
-    """PostgreSQL: whether it is a duplicate is known when the other transaction ends, and not before."""
+    """PostgreSQL: whether the id is a duplicate is known only when the other transaction ends."""
     source = PostgresSource(*moved_database, None)
     store = source.open()
     for outcome, refused in (("commit", True), ("rollback", False)):
@@ -337,7 +335,7 @@ def test_an_id_of_a_transaction_in_progress_is_waited_for(
 
 @pytest.mark.clause("J-29", "J-03")
 def test_no_id_is_added_between_looking_and_inserting(tmp_path: Any) -> None:
-    """SQLite: the lock that the insert needs is taken before the look for duplicates."""
+    """SQLite: the lock for the insert is taken before the check for duplicates."""
     source = SqliteSource(tmp_path, None)
     store, other = source.open(), source.open()
     store.enqueue(QUEUE, {}, id="taken")

@@ -1,4 +1,4 @@
-"""bench/README.md lists what the benchmarks emit, no more and no less; and they emit it."""
+"""bench/README.md lists exactly the keys that the benchmarks emit, and they emit them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ def test_variants_take_turns_and_ratios_are_taken_pair_by_pair() -> None:
     results = bench.run(Console(quiet=True), repetitions=3)
     assert order == ["ours", "raw", "raw", "ours", "ours", "raw", "raw", "ours"]
     assert results == {
-        "made_up.work_per_second": pytest.approx(
-            5.0
-        ),  # 10, 5 and 2.5 units a second; the first round is not counted
+        # 10, 5 and 2.5 units a second; the first round is not counted
+        "made_up.work_per_second": pytest.approx(5.0),
         "made_up.work_vs_raw": pytest.approx(1.0),  # 2, 1 and 0.5
     }
 

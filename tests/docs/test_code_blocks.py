@@ -1,4 +1,4 @@
-"""The documentation tells the truth: its Python runs, and the commands and files it names exist."""
+"""The documentation is true: its Python blocks run, and the commands and files that it names exist."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def name_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of one page run in order in one namespace, in an empty folder."""
-    # Blank lines in front make the line numbers of a traceback those of the page.
+    """The blocks of one page run in order, in one namespace, in an empty folder."""
+    # Leading blank lines make the line numbers of a traceback those of the page.
     texts = ["\n" * block.line + block.text for block in blocks(page, "python")]
     if any(
         "conquiet.spark" in text or "conquiet.reconcile.spark" in text or "conquiet.reconcile.report" in text
         for text in texts
     ):
-        # Spark's JVM outlives its session, and stays in the folder it was started in: a process for each page.
+        # Spark's JVM outlives its session and stays in the folder it was started in, so each page gets its own process.
         run_apart(page, texts, tmp_path)
         return
     monkeypatch.chdir(tmp_path)
@@ -92,7 +92,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def missing_from(line: str) -> list[str]:
-    """What a shell line names and the project does not have: make targets, modules, files."""
+    """Make targets, modules and files that a shell line names and that do not exist."""
     words = [word.strip("\"'") for word in re.split(r"[\s=;|&]+", line) if word]
     missing = []
     for before, word in zip(["", *words], words, strict=False):

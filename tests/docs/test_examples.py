@@ -1,4 +1,4 @@
-"""The examples run as they are, in an empty folder, and print what their docstrings say."""
+"""The examples run unchanged in an empty folder, and print what their docstrings say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that is made from docstrings is the one that they make."""
+"""The committed reference page is the one that tools/reference.py generates from the docstrings."""
 
 from __future__ import annotations
 

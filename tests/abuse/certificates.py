@@ -1,4 +1,4 @@
-"""Certificates for servers on this machine, made by openssl: two authorities, each with what it signed."""
+"""Certificates for servers on this machine, made by openssl: two authorities, and the certificates they signed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Signed:
 
 
 class Authority:
-    """Signs certificates for the names that it is told."""
+    """Signs certificates for given names."""
 
     def __init__(self, folder: Path, name: str) -> None:
         if shutil.which("openssl") is None:
@@ -43,7 +43,7 @@ class Authority:
         )
 
     def sign(self, *names: str) -> Signed:
-        """For these, as in `DNS:localhost` and `IP:127.0.0.1`."""
+        """Sign a certificate for these names, as in `DNS:localhost` and `IP:127.0.0.1`."""
         place = self._folder / f"{self._name}-{'-'.join(names).replace(':', '-')}"
         key, request, extensions, certificate = (
             place.with_name(f"{place.name}{ending}") for ending in (".key", ".csr", ".ext", ".crt")

@@ -1,4 +1,4 @@
-"""Fixtures: a folder of the test's own to run in, and the proof that nothing was executed there or on a server."""
+"""Fixtures: a folder for each test to run in, and the proof that nothing was executed there or on a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.abuse.corpus import CANARY
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder; whatever a hostile input would have left there is looked for at the end."""
+    """The current folder. At the end it is searched for anything that a hostile input would have left there."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert list(tmp_path.rglob(f"*{CANARY}*")) == []

@@ -1,4 +1,4 @@
-"""What is in a database, seen past our own code."""
+"""The contents of a database, read without conquiet's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["execute", "execute_many", "tables"]
 
 
 def execute(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """One statement, its values as `?`; what it gives."""
+    """Run one statement with `?` placeholders and return its rows."""
     if dsn.startswith("sqlite"):
         with (
             closing(sqlite3.connect(dsn.removeprefix("sqlite:///").partition("?")[0])) as connection,
@@ -26,7 +26,7 @@ def execute(dsn: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
 
 
 def execute_many(dsn: str, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-    """One statement for each of `rows`, all of them together or none."""
+    """Run one statement for each of `rows`, all of them or none."""
     if dsn.startswith("sqlite"):
         with (
             closing(sqlite3.connect(dsn.removeprefix("sqlite:///").partition("?")[0])) as connection,
@@ -39,7 +39,7 @@ def execute_many(dsn: str, statement: str, rows: Sequence[tuple[object, ...]]) -
 
 
 def tables(dsn: str) -> Sequence[str]:
-    """Their names; none where there is no database."""
+    """The names of the tables; none if there is no database."""
     if dsn.startswith("memory"):
         return []
     where = "sqlite_master WHERE type = 'table'"

@@ -1,4 +1,4 @@
-"""Handlers that a child process can import, and the worst that they raise: passwords all over an exception's chain."""
+"""Handlers that a child process can import, and the worst error they raise: passwords all over its chain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DSN = f"postgresql://app:{PASSWORD}@db/shop"
 
 
 def chained(kind: type[Exception] = RuntimeError) -> Exception:
-    """An error with the password in its text, its cause, its context, a note, and a group of others."""
+    """An error with the password in its text, its cause, its context, a note, and an exception group."""
     try:
         try:
             raise OSError(f"no route to {DSN}")

@@ -1,4 +1,4 @@
-"""Everything public that takes a DSN, each used as far as it goes before a server answers."""
+"""Everything public that takes a DSN, each used as far as possible before a server answers."""
 
 from __future__ import annotations
 

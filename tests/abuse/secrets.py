@@ -1,4 +1,4 @@
-"""Canaries: a password and a value that must not be seen, and every place where they would be."""
+"""Canaries: a password and a value that must not be shown, and every place where they could be."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VALUE = "4111-canary-1111"
 
 
 def shown(error: BaseException) -> str:
-    """All that anybody would print of an error: its text, its repr, its traceback with causes and notes."""
+    """Everything that a program could print of an error: its text, its repr, its traceback with causes and notes."""
     return "\n".join([str(error), repr(error), *traceback.format_exception(error)])
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> str:
-    """All that was logged so far, with tracebacks and with what stands beside the text of each line."""
+    """Everything logged so far, with tracebacks and the extra fields of each record."""
     write = logging.Formatter().format
     records = [*caplog.get_records("setup"), *caplog.get_records("call")]
     return "\n".join(f"{write(record)} {record.__dict__!r}" for record in records)
@@ -40,7 +40,7 @@ def unseen(secret: str, *places: object) -> None:
 
 
 def broken_dsns(scheme: str, place: str, name: str) -> Iterator[str]:
-    """DSNs with a password that is wrong, or not written as a URL demands, or in a URL that is broken elsewhere."""
+    """DSNs with a password that is wrong, or not quoted as a URL requires, or in a URL that is broken elsewhere."""
     passwords = (
         "",
         "%zz",

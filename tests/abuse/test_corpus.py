@@ -1,4 +1,4 @@
-"""The corpus itself: large enough, the same every time, and the one JSON rule against all of it."""
+"""The corpus itself: large enough, the same every time, and the one JSON rule applied to all of it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_there_are_at_least_500_distinct_inputs_of_every_family() -> None:
     assert len({one.name for one in corpus()}) == len(corpus())
     families = {one.name.rpartition("-")[0] for one in corpus()}
     assert len(families) == 14
-    # Of every kind that positions tell apart there are enough: those that are text, names, payloads, and those that
-    # are not; and many that would leave a trace if anything ran them.
+    # There are enough inputs of every kind: valid and invalid text, names and payloads; and many that would leave
+    # a trace if anything ran them.
     assert sum(one.is_unicode for one in corpus()) > 450
     assert sum(not one.is_unicode for one in corpus()) > 50
     assert sum(one.is_name for one in corpus()) > 450
@@ -47,7 +47,7 @@ def test_the_corpus_is_the_same_in_every_process() -> None:
 
 
 def test_what_would_be_executed_is_noticed(folder: Path) -> None:
-    """The trap is set: one of the corpus, run on purpose, leaves the trace that the other tests look for."""
+    """The trap works: an input of the corpus, run on purpose, leaves the trace that the other tests look for."""
     (order,) = [one.text for one in corpus() if one.text == f"; touch {CANARY}"]
     subprocess.run(["sh", "-c", f"true {order}"], cwd=folder, check=True)
     trace = folder / CANARY
@@ -86,7 +86,7 @@ def test_a_refusal_names_the_place_on_one_line_whatever_the_keys_are() -> None:
 
 @pytest.mark.parametrize("raw", [huge(), deep(), deep(2_000), b"[" * 100_000, huge()[:-2]], ids=len)
 def test_the_huge_and_the_deep_are_decoded_or_refused(raw: bytes) -> None:
-    """Of size there is no limit here: it is in memory already. Depth is refused before it ends the process."""
+    """There is no limit on size here: the bytes are already in memory. Excess depth is refused before it crashes."""
     if raw == huge():
         assert len(decode(raw)["value"]) == len(raw) - len('{"value":""}')
     else:

@@ -1,4 +1,4 @@
-"""Passwords of DSNs stay unseen, whatever is wrong with the DSN and whoever raises what."""
+"""Passwords of DSNs are never shown, whatever is wrong with the DSN and whichever library raises the error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONFIG = QueueConfig("orders", "billing", "alice")
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Everything that anybody logs, from DEBUG on."""
+    """Everything logged by any library, from DEBUG on."""
     caplog.set_level(logging.DEBUG)
     yield
     unseen(PASSWORD, logged(caplog))
@@ -46,13 +46,13 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def locked_redis() -> Iterator[str]:
-    """Where a Redis is that wants another password."""
+    """The address of a Redis that requires another password."""
     with RedisServer(config={"requirepass": "wrong"}) as server:
         yield f"{server.host}:{server.port}"
 
 
 def failures(dsns: Iterator[str], attempt: Callable[[str], object]) -> list[BaseException]:
-    """What becomes of each, all of which fail."""
+    """The error for each DSN; every attempt must fail."""
     found: list[BaseException] = []
     for dsn in dsns:
         try:
@@ -61,7 +61,7 @@ def failures(dsns: Iterator[str], attempt: Callable[[str], object]) -> list[Base
             unseen(PASSWORD, error)
             found.append(error)
         else:
-            raise AssertionError(f"{dsn} is none that works")
+            raise AssertionError(f"{dsn} was accepted")
     return found
 
 
@@ -88,7 +88,7 @@ def test_sqlite_stores(folder: Path) -> None:
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_redis(locked_redis: str, scheme: str, way: str) -> None:
-    # A server without TLS says nothing to a greeting it does not know.
+    # A server without TLS does not answer a handshake that it does not know.
     patience = {"socket_timeout": 0.02, "socket_connect_timeout": 0.02} if scheme == "rediss" else {}
 
     def attempt(url: str) -> None:
@@ -184,9 +184,9 @@ COMMANDS = [
 def test_the_command_even_when_it_shows_where_an_error_comes_from(
     postgres_server: PostgresServer, locked_redis: str
 ) -> None:
-    """A sample: each verb gets another one of the broken DSNs, by flag or by variable."""
+    """A sample: each verb gets a different broken DSN, by flag or by variable."""
     postgres = f"{postgres_server.host}:{postgres_server.port}"
-    # No command line and no variable can hold the others.
+    # A command line or a variable cannot hold the others.
     database = [dsn for dsn in broken_dsns("postgresql", postgres, "jobs") if not impossible_text(dsn)]
     redis = [dsn for dsn in broken_dsns("redis", locked_redis, "0") if not impossible_text(dsn)]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
@@ -207,7 +207,7 @@ def test_the_command_even_when_it_shows_where_an_error_comes_from(
 
 
 def test_the_canary_would_be_seen(caplog: pytest.LogCaptureFixture) -> None:
-    """The test of the test: what is looked for is found, in a chain and in a log too."""
+    """The test of the test: the canary is found, also in a chain and in a log."""
     logging.getLogger("conquiet").debug("a line of the log, %s", "with a canary")
     with pytest.raises(AssertionError, match="seen"):
         unseen("with a canary", logged(caplog))

@@ -1,4 +1,4 @@
-"""Every public opener against DSNs that no server has: only errors of conquiet's own, without a password in them."""
+"""Every public opener against DSNs that no server has: it raises only conquiet's errors, without a password in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.abuse.secrets import PASSWORD, logged, unseen
 
 CONFIG = QueueConfig("orders", "billing", "alice")
 
-# Names that no name server could be asked for, each refused by Python with an error that no driver expects; and others.
+# Host names that cannot be looked up, each refused by Python with an error that no driver expects; and others.
 IMPOSSIBLE = ["a..b", ".x", "x" * 64, "x" * 64 + ".example", "é" * 60, "a\0b", "a%00b", "\ud800", "x" * 5_000]
 HOSTS = [
     *IMPOSSIBLE,
@@ -38,7 +38,7 @@ HOSTS = [
 ]
 HOSTS += ["127.0.0.1:-1", "a..b,127.0.0.1:1", "a%2e.b", "\x1b[31m"]
 
-# A verification makes a file of its own beside the one that is named.
+# A verification creates its own file beside the named one.
 ON_FILES = [opens for opens in (*ON_JOBS, *ON_REPORTS, *ON_OUTPUTS) if opens is not verify]
 
 
@@ -101,7 +101,7 @@ def test_a_path_that_no_file_can_have(opens: Opener, folder: Path) -> None:
 def test_sqlite(opens: Opener, folder: Path) -> None:
     (folder / "folder").mkdir()
     refused(opens, f"sqlite:///{folder}/folder")
-    if opens not in (migration_plan, doctor_of_jobs):  # which say what would be done if there were a file
+    if opens not in (migration_plan, doctor_of_jobs):  # these two report what they would do
         for path in ("x" * 300 + ".db", "x/" * 3_000, "nowhere/x.db"):
             refused(opens, f"sqlite:///{folder}/{path}")
     assert [found.name for found in folder.iterdir()] == ["folder"]
@@ -136,7 +136,7 @@ def test_clients_that_somebody_else_made(host: str) -> None:
 
 
 NO_PLATFORM = [*IMPOSSIBLE, "[::1", "127.0.0.1:port", "127.0.0.1:99999999", "127.0.0.1:-1", "", "/"]
-NO_PLATFORM = [host for host in NO_PLATFORM if host != "a%00b"]  # to HTTP that is a name like others
+NO_PLATFORM = [host for host in NO_PLATFORM if host != "a%00b"]  # in HTTP this is an ordinary name
 
 
 @pytest.mark.parametrize("host", [*NO_PLATFORM, f"app:{PASSWORD}@x", f"app:{PASSWORD}/x@x"], ids=shown)

@@ -1,4 +1,4 @@
-"""What handlers raise and payloads hold stays out of logs, spans, reprs, errors and answers."""
+"""What handlers raise and what payloads contain stays out of logs, spans, reprs, errors and answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TWICE = ConsumerPolicy(steps=ConsumerSteps(process=ProcessPolicy(retry=RetryPoli
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Everything that anybody logs, from DEBUG on, with what is beside the text of each line."""
+    """Everything logged by any library, from DEBUG on, with the extra fields of each record."""
     caplog.set_level(logging.DEBUG)
     yield
     for secret in (PASSWORD, VALUE):
@@ -56,7 +56,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 class Task(ConsumerMixin):
-    """Fails with a chain full of passwords, as an error of its own or as the engine's."""
+    """Fails with a chain full of passwords, as an error of its own or as one of the engine's."""
 
     def __init__(self, kind: type[Exception] | None) -> None:
         self.kind = kind
@@ -160,7 +160,7 @@ def test_items_do_not_show_their_job() -> None:
     report = Task(None).consume_transactions(LocalQueueConnector(queue, poll_timeout=0))
     assert report.succeeded == 1
     unseen(VALUE, report)
-    outcomes = iter([1, 0])  # one is done, one fails
+    outcomes = iter([1, 0])  # one succeeds, one fails
     queue.enqueue(SECRET)
     queue.enqueue(SECRET)
     queue.shutdown()
@@ -192,7 +192,7 @@ def test_the_intake_answers_without_the_values_it_refuses(report_dsn: str) -> No
 
     answers = asyncio.run(ask())
     taken = [answer for answer in answers if answer.status_code == 202]
-    assert len(taken) == 2  # an affiliate and a post may be called anything
+    assert len(taken) == 2  # an affiliate and a post may have any name
     for answer in answers:
         unseen(VALUE, answer.text, dict(answer.headers))
     sessions.kw["bind"].dispose()

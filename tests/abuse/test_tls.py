@@ -1,7 +1,7 @@
-"""TLS to Redis and PostgreSQL: its options count, and a certificate that is not the right one is refused.
+"""TLS to Redis and PostgreSQL: the options are applied, and a wrong certificate is refused.
 
-Where a server was built with TLS (Redis and PostgreSQL from a distribution are) it is the server's own; where not (the
-wheels are not) a proxy in front of it speaks TLS, as one would in a cluster.
+If the server was built with TLS (those of a distribution are), the tests use the server's own. If not (those in the
+wheels are not), a proxy in front of it speaks TLS, as in a cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG = QueueConfig("orders", "billing", "alice", block_ms=50)
 
 @dataclass(frozen=True)
 class Certificates:
-    """`ours` signed `right` (for 127.0.0.1) and `elsewhere` (for another host); `stranger` signed nothing of ours."""
+    """`ours` signed `right` (for 127.0.0.1) and `elsewhere` (for another host); `stranger` signed neither."""
 
     ours: Authority
     stranger: Authority
@@ -52,7 +52,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def own_tls_of_redis(server: RedisServer, signed: Signed) -> int | None:
-    """The port on which the server itself speaks TLS; None if it was built without."""
+    """The port on which the server itself speaks TLS; None if it was built without TLS."""
     port = free_port()
     settings = {"tls-auth-clients": "no", "tls-cert-file": signed.certificate, "tls-key-file": signed.key}
     settings["tls-port"] = str(port)
@@ -62,14 +62,14 @@ def own_tls_of_redis(server: RedisServer, signed: Signed) -> int | None:
                 "CONFIG", "SET", *(str(word) for pair in settings.items() for word in pair)
             )
             return port
-        except redis.RedisError:  # refused; or it did not survive the question, as the wheel's does not
+        except redis.RedisError:  # refused; or the server crashed on the command, as the wheel's does
             server.restart()
             return None
 
 
 @pytest.fixture(scope="module")
 def redis_ports(redis_server: RedisServer, certificates: Certificates) -> Iterator[dict[str, int]]:
-    """Ports with the right certificate and with that of another host, and one in the clear."""
+    """Ports with the right certificate, with one for another host, and without TLS."""
     with ExitStack() as stack:
         ports = {}
         for name in ("right", "elsewhere"):
@@ -115,7 +115,7 @@ def test_redis_over_tls(redis_ports: dict[str, int], certificates: Certificates,
     assert says(f"{elsewhere}?ssl_ca_certs={ours}&ssl_check_hostname=false") == "{'a': 1}"
     password = "hunter2"
     for refused in (
-        right,  # signed by nobody that this machine knows
+        right,  # signed by an authority that this machine does not trust
         f"{right}?ssl_ca_certs={stranger}",
         f"{right}?ssl_ca_certs={stranger}&ssl_check_hostname=false",
         f"{elsewhere}?ssl_ca_certs={ours}",
@@ -133,7 +133,7 @@ def test_nothing_is_said_in_the_clear_to_a_redis_that_wants_tls(redis_ports: dic
 
 
 def own_tls_of_postgres(server: PostgresServer, signed: Signed) -> bool:
-    """Let the server itself speak TLS with this certificate; False if it was built without."""
+    """Let the server itself speak TLS with this certificate; False if it was built without TLS."""
     data = server.folder / "data"
     owner = data.stat()
     with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -153,7 +153,7 @@ def own_tls_of_postgres(server: PostgresServer, signed: Signed) -> bool:
 
 @pytest.fixture(scope="module")
 def postgres_dsns(certificates: Certificates) -> Iterator[dict[str, str]]:
-    """Servers with the right certificate and with that of another host."""
+    """Servers with the right certificate and with one for another host."""
     with ExitStack() as stack:
         dsns = {}
         for name in ("right", "elsewhere"):

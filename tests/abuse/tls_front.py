@@ -1,4 +1,4 @@
-"""TLS before a server that has none of its own: what a proxy in front of it does in a cluster."""
+"""TLS in front of a server without its own, as a proxy does in a cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _POSTGRES_WANTS_TLS = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 
 
 class TlsFront:
-    """Listens on `port` with a certificate, and hands everything on to a server on this machine, in the clear.
+    """Listens on `port` with a certificate, and forwards everything in plain text to a server on this machine.
 
-    With `postgres` the talk begins in the clear, as PostgreSQL's does: a client asks for TLS, and is told yes.
+    With `postgres` the connection begins in plain text, as PostgreSQL's do: the client asks for TLS, the answer is yes.
     """
 
     def __init__(self, server_port: int, signed: Signed, *, postgres: bool = False) -> None:
@@ -60,11 +60,11 @@ class TlsFront:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):  # a client that does not like it goes away
+        with suppress(OSError, asyncio.IncompleteReadError):  # the client rejected it and closed
             try:
                 if self._postgres:
                     if await reader.readexactly(8) != _POSTGRES_WANTS_TLS:
-                        return  # it would have spoken in the clear
+                        return  # the client would have gone on in plain text
                     writer.write(b"S")
                     await writer.start_tls(self._context)
                 inner, outer = await asyncio.open_connection("127.0.0.1", self._server_port)

@@ -1,4 +1,4 @@
-"""The corpus against the command: as arguments and lines that are enqueued, and as what it shows of jobs and streams."""
+"""The corpus against the command: as arguments and enqueued lines, and as jobs and streams that it shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED = 2
 
 
 def conquiet(*arguments: str | bytes, stdin: bytes = b"") -> tuple[int, str, str]:
-    """The exit code, and what it said, in which nothing moves a terminal's cursor."""
+    """The exit code and the output, which must not move a terminal's cursor."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "conquiet", *arguments],
         input=stdin,
@@ -30,7 +30,7 @@ def conquiet(*arguments: str | bytes, stdin: bytes = b"") -> tuple[int, str, str
         },
     )
     out, err = done.stdout.decode(), done.stderr.decode()
-    shown = err if "--json" in arguments else out + err  # JSON is for programs, which need it as it is
+    shown = err if "--json" in arguments else out + err  # JSON is for programs, which need it unchanged
     assert shown.replace("\n", "").isprintable()
     assert "Traceback" not in err
     return done.returncode, out, err

@@ -1,4 +1,4 @@
-"""Rows that somebody damaged, writing past the store: each is shown and failed by itself, and hides no neighbour."""
+"""Rows damaged by writes past the store: each is shown and failed on its own, and hides no neighbour."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GOOD = {"good": True}
 COLUMNS = (*JobRow._fields, "waiting")
 DURABLE = pytest.mark.parametrize("job_dsn", ["sqlite", "postgresql"], indirect=True)
 SQLITE = pytest.mark.parametrize("job_dsn", ["sqlite"], indirect=True)
-NO_UTF_8 = "CAST(x'ff41' AS text)"  # SQLite takes any bytes for a text
+NO_UTF_8 = "CAST(x'ff41' AS text)"  # SQLite accepts any bytes as text
 
-# Every value in SQL. SQLite takes any of them in any column; PostgreSQL refuses most.
+# Every value in SQL. SQLite accepts any of them in any column; PostgreSQL refuses most.
 ANYTHING = [
     *("NULL", "0", "-1", "1.5", "9223372036854775807", "-9223372036854775808", "1e300", "-1e300"),
     *("9e999", "-9e999", "''", "'text'", "'Ready'", "x''", "x'ff'", "x'5b5d'", NO_UTF_8),
@@ -50,7 +50,7 @@ HISTORIES = [
 ]
 BROKEN_HISTORIES = ["", "text", "[", "[" * 100_000, "[1e999]", '{"a"', "\N{SNOWMAN}", "[NaN]"]
 
-STATES = {  # as a row of each kind stands in the table; the lease of one is over
+STATES = {  # a row of each kind as it is stored; the lease of `lapsed` is over
     "ready": "",
     "delayed": "waiting = '1', retry_at = {past}",
     "held": "state = 'InFlight', lease_token = 't', lease_worker = 'other', lease_version = 1, lease_ttl = 5, "
@@ -83,7 +83,7 @@ def worker(store: JobStore, seen: list[str], isolation: str = "thread") -> JobWo
 
 
 class Table:
-    """The table of jobs, written past the store: all of it together or, in a block `part`, none."""
+    """The table of jobs, written past the store in one transaction; a block `part` is written as a whole or not at all."""
 
     def __init__(self, dsn: str) -> None:
         self.is_sqlite = dsn.startswith("sqlite")
@@ -103,7 +103,7 @@ class Table:
         self.connection.close()
 
     def add(self, job_id: str, *changes: str) -> bool:
-        """A new row with these changes made to it; False, and no row, if the database refuses them."""
+        """Add a row with these changes. False, and no row, if the database refuses them."""
         key = "'" + job_id.replace("'", "''") + "'"
         now = "1.0" if self.is_sqlite else "now()"
         self.connection.execute("SAVEPOINT one")
@@ -122,7 +122,7 @@ class Table:
         return True
 
     def add_damaged(self) -> tuple[list[str], list[str]]:
-        """Every value in every column of every kind of row, and good rows in between; the ids of both."""
+        """Every value in every column of every kind of row, with good rows in between. Returns the ids of both."""
         past, future = ("1.0", "99999999999.0") if self.is_sqlite else ("'2000-01-01'", "'9000-01-01'")
         bad, good = [], []
         for number, (column, value) in enumerate(damages(self.is_sqlite)):
@@ -136,7 +136,7 @@ class Table:
 
 
 def check_shown(store: JobStore, rows: int) -> list[Job]:
-    """All of them, as jobs that are what a Job says it is."""
+    """All rows are shown as jobs whose fields have the types that Job declares."""
     jobs = store.list(limit=100_000)
     assert len(jobs) == rows
     for job in jobs:
@@ -168,7 +168,7 @@ def test_whatever_stands_in_a_column_the_worker_lives_and_serves_the_others(
         assert len(seen) == len(set(seen))
         after = check_shown(store, len(bad) + len(good))
         assert [job for job in after if job.id in good and job.state is not JobState.SUCCEEDED] == []
-        # None was claimed and left lying.
+        # None was claimed and left in flight.
         assert [job for job in after if job.lease and job.lease.worker == "ours"] == []
         for job in after:
             was = before.get(job.id)
@@ -210,7 +210,7 @@ def test_a_damaged_row_is_failed_with_the_name_of_its_column(job_dsn: str) -> No
                 assert job.lease is None
             worker(store, seen).run_until_idle()
         assert sorted(seen) == ["first", "last"]
-        # Mended, and retried by a person, it runs.
+        # Repaired, and retried by hand, it runs.
         mended = "'[]'" if is_sqlite else "'[]'::jsonb"
         execute(job_dsn, f"UPDATE conquiet_jobs SET attempts = {mended} WHERE id = 'attempts'")
         assert store.retry("attempts").error == damaged["attempts"][1].join(
@@ -223,7 +223,7 @@ def test_a_damaged_row_is_failed_with_the_name_of_its_column(job_dsn: str) -> No
 @SQLITE
 @pytest.mark.parametrize("column", ["id", "priority", "correlation_id", "error", "attempts"])
 def test_a_text_that_is_none_fails_its_own_job_only(job_dsn: str, column: str) -> None:
-    """SQLite notices when it is fetched, for all the rows of the claim at once."""
+    """SQLite finds it when it fetches the rows, which fails the whole claim."""
     seen: list[str] = []
     with open_store(job_dsn) as store:
         store.enqueue_many("q", [NewJob(GOOD, id) for id in ("first", "bad", "last")])
@@ -252,7 +252,7 @@ def test_a_lease_that_is_damaged_while_it_is_held_disturbs_no_other(job_dsn: str
                 with suppress(psycopg.Error):
                     execute(job_dsn, f"UPDATE conquiet_jobs SET {column} = {value} WHERE id = ?", bad.id)
                 assert [result.ok for result in store.heartbeat_many([bad, good])][1]
-                with suppress(StoreUnavailableError):  # where the new end of the lease is no time
+                with suppress(StoreUnavailableError):  # if the new end of the lease is not a valid time
                     if store.heartbeat_many([bad])[0].ok:
                         store.heartbeat(bad)
                 assert store.nack_many([bad, good])[1].ok

@@ -1,4 +1,4 @@
-"""The corpus against every job store: as payload, key, name and error text; and the rows that others have damaged."""
+"""The corpus against every job store: as payload, key, name and error text; and rows damaged past the store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_ERROR = 8_192
 
 
 def served(store: JobStore, *queues: str, name: str = "worker") -> list[Job]:
-    """What a worker is given, in any order, until there is no more; a payload with a text to raise is failed."""
+    """Everything a worker gets, in any order, until the queue is empty; a payload with a text to raise is failed."""
     seen: list[Job] = []
 
     def handler(job: Job) -> None:
@@ -90,7 +90,7 @@ def test_every_input_is_the_text_of_an_error_and_the_job_is_failed_with_it(job_d
         assert [jobs.pop(id).state for id in ("first", "last")] == [JobState.SUCCEEDED] * 2
         assert {job.state for job in jobs.values()} == {JobState.FAILED}
         for id, text in texts.items():
-            # All of it that a database can hold.
+            # As much of it as a database can hold.
             expected = redact(text)[:MAX_ERROR].replace("\0", "\u2400").encode("utf-8", "replace").decode()
             assert (jobs[id].error, jobs[id].attempts[0].error_message) == (expected, expected), id
         assert tables(job_dsn) == before
@@ -111,14 +111,14 @@ def test_every_input_names_a_queue_a_job_and_a_worker_or_is_refused(job_dsn: str
                 store.enqueue("q", GOOD, id=name)
             with refused:
                 store.enqueue("q", GOOD, correlation_id=name)
-            if name:  # "" means: the default name
+            if name:  # "" means the default name
                 with refused:
                     store.claim("q", worker=name)
             with refused:
                 store.claim(["q", name])
             with refused:
                 store.get(name)
-        # One at a time, by workers of that name; the last half by one worker of all those queues.
+        # One at a time, by workers of that name; the second half by one worker of all those queues.
         for name in names[::2]:
             (job,) = store.claim(name, worker=name)
             assert job.lease is not None
@@ -162,7 +162,7 @@ def test_with_a_higher_limit_50_megabytes_go_through(job_dsn: str) -> None:
 
 
 def unfit() -> list[Any]:
-    """Python objects that are no payload."""
+    """Python objects that are not valid payloads."""
     circular: dict[str, Any] = {}
     circular["value"] = circular
     values = [
@@ -230,8 +230,8 @@ def test_settings_that_make_no_sense_are_refused(job_dsn: str) -> None:
 
 @pytest.mark.parametrize("job_dsn", ["sqlite", "postgresql"], indirect=True)
 def test_a_damaged_row_is_failed_with_the_reason_and_its_neighbours_are_served(job_dsn: str) -> None:
-    """Somebody wrote into the table past the store. One such row must not end a worker, nor hide the others."""
-    is_sqlite = job_dsn.startswith("sqlite")  # which takes anything for text
+    """A write past the store damaged the row. Such a row must not end a worker, nor hide the others."""
+    is_sqlite = job_dsn.startswith("sqlite")  # SQLite accepts anything as text
     damaged = {one.name: one for one in corpus() if is_sqlite or (one.is_unicode and "\0" not in one.text)}
     with open_store(job_dsn) as store:
         store.enqueue("q", GOOD, id="first")
@@ -281,7 +281,7 @@ def test_a_dsn_that_leads_nowhere_is_refused_before_anything_is_tried(
 def test_a_relative_path_in_a_folder_that_is_gone_is_refused(folder: Path) -> None:
     gone = folder / "gone"
     gone.mkdir()
-    os.chdir(gone)  # the fixture goes back
+    os.chdir(gone)  # the fixture changes back
     gone.rmdir()
     with pytest.raises(JobConfigError, match="the current folder cannot be found .* write an absolute path"):
         open_store("sqlite:///jobs.db")
@@ -309,7 +309,7 @@ def test_a_job_can_name_only_a_task_that_the_app_has(job_dsn: str) -> None:
         assert sorted(called) == ["first", "last"]
         failed = store.list(state=JobState.FAILED, limit=10_000)
         assert len(failed) == len(payloads)
-        assert all(job.error and job.retries == 0 for job in failed)  # trying again is of no use
+        assert all(job.error and job.retries == 0 for job in failed)  # a retry cannot help
     finally:
         app.close()
     assert set(tables(job_dsn)) >= set(before)

@@ -25,7 +25,7 @@ GOOD = {"good": True}
 
 
 class Spiteful(Exception):
-    """Of the class of errors that fail again when they are looked at."""
+    """An error that raises again when it is inspected."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -34,7 +34,7 @@ class Spiteful(Exception):
 
 
 class SpitefulJob:
-    """A job that fails when it is looked at."""
+    """A job that raises when it is inspected."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -102,7 +102,7 @@ def test_every_input_is_refused_as_a_priority_on_one_line() -> None:
 
 
 class Task(ConsumerMixin):
-    """Raises the text of its payload, as what the number of the transaction says."""
+    """Raises the text of its payload; the number of the transaction chooses the kind of error."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self.tracer_provider = provider

@@ -1,4 +1,4 @@
-"""The corpus as what handlers raise and as what workers are called: the worker lives, and neighbours are served."""
+"""The corpus as errors that handlers raise and as names of workers: the worker survives, and neighbours are served."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def redis(redis_url: str) -> Iterator[Redis]:
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever is logged can be made a text, with its traceback and what stands beside it."""
+    """Everything logged can be formatted, with its traceback and its extra fields."""
     caplog.set_level(logging.DEBUG)
     yield
     logged(caplog)
 
 
 class Task(ConsumerMixin):
-    """Raises what it was sent, by number: as a bug, or as a refusal that is final."""
+    """Raises the input named by the message's number: as a bug, or as a final refusal."""
 
     def __init__(self) -> None:
         self.served: set[int] = set()
@@ -77,7 +77,7 @@ def test_the_engine_survives_every_error_and_serves_the_neighbours(redis: Redis)
             len(numbers),
             len(numbers),
         )
-        # A bug's message stays pending, for whoever mends it; one that was refused for good is acknowledged.
+        # After a bug the message stays pending until the bug is fixed; a final refusal acknowledges it.
         left = len(numbers) if kind == "bug" else 0
         assert queue.backlog_stats().pending == left
         queue.ack_many(queue.claim_stale(0, 10_000) if left else [])
@@ -117,7 +117,7 @@ def test_every_input_is_a_workers_name_or_is_refused() -> None:
 
         for one in corpus():
             if not one.is_name:
-                if one.text:  # "" means: the default name
+                if one.text:  # "" means the default name
                     with pytest.raises(JobConfigError, match="worker must"):
                         JobWorker(store, handle, queues="q", worker=one.text)
                 continue
@@ -127,14 +127,14 @@ def test_every_input_is_a_workers_name_or_is_refused() -> None:
 
 
 def test_every_input_is_an_entry_to_acknowledge_or_is_refused(redis: Redis) -> None:
-    """Ids come from Redis; where somebody makes up a message of his own, the worst is an error of ours."""
+    """Ids come from Redis. A message that the caller made up must at worst cause one of conquiet's errors."""
     queue = RedisStreamsQueue(redis, CONFIG)
     for one in corpus():
         made_up = QueueMessage(one.text, {}, CONFIG.stream_key, CONFIG.consumer_group)
         with pytest.raises(ConquietError) as error:
             queue.ack_if_owner(made_up)
         assert str(error.value).isprintable()
-        if one.text not in ("0", "0-0", "9" * 400):  # to which Redis says: not pending
+        if one.text not in ("0", "0-0", "9" * 400):  # for these Redis answers: not pending
             with pytest.raises(ConquietError):
                 queue.ack(made_up)
     assert redis.keys() == [b"orders"]

@@ -1,4 +1,4 @@
-"""The corpus against Redis streams: as raw entries that strangers add, as payload, and as name."""
+"""The corpus against Redis streams: as raw entries written by others, as payload, and as name."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def redis(redis_url: str) -> Iterator[Redis]:
 
 
 def added(redis: Redis, *, larger: bool = False) -> tuple[list[str], dict[str, dict[str, object]]]:
-    """Raw entries, most of them broken, between two good ones; the ids of the broken, and the payloads of the good.
+    """Raw entries, most of them broken, between two good ones. Returns the ids of the broken, the payloads of the good.
 
-    With `larger`, 50 MB and 100,000 levels too.
+    With `larger`, also 50 MB and 100,000 levels.
     """
     entries: list[tuple[dict[bytes, bytes], dict[str, object] | None]] = [({b"data": b'{"good":true}'}, GOOD)]
     for one in corpus():
@@ -95,7 +95,7 @@ def test_a_batch_read_gives_the_good_ones_with_the_reasons_for_the_others(redis:
     assert [entry.id for entry in error.entries] == broken
     assert len(str(error)) < 2_000
     assert str(error).isprintable()
-    # Whoever takes them over gets the same.
+    # A consumer that takes them over gets the same.
     with pytest.raises(MalformedEntryError) as again:
         queue.claim_stale(0, 10_000)
     assert again.value.entries == error.entries

@@ -1,4 +1,4 @@
-"""The corpus against the HTTP intake: as body, as field, as header and as path; over ASGI, and over a real socket."""
+"""The corpus against the HTTP intake: as body, field, header and path; over ASGI, and over a real socket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIMS = ("claimed_views", "claimed_clicks", "claimed_conversions")
 GOOD = {"affiliate_id": "ann", "platform": "sim", "post_id": "p1", **dict.fromkeys(CLAIMS, 3)}
 UNLIMITED = replace(DEFAULT_RULES, intake=IntakeRules(per_minute=1e6, burst=1_000_000))
 
-# What is refused before a database is asked is the same on all.
+# What is refused before the database is asked is the same on all of them.
 ONE_DATABASE = pytest.mark.parametrize("report_dsn", ["sqlite"], indirect=True)
 
 
@@ -42,7 +42,7 @@ def sessions(report_dsn: str) -> Iterator[sessionmaker[Session]]:
 
 
 def asked(sessions: sessionmaker[Session], *requests: dict[str, Any]) -> list[httpx.Response]:
-    """The answers to POSTs of these, a good one before and one after, both of which are taken in."""
+    """The answers to POSTs of these inputs, with a good one before and one after, both of which are accepted."""
 
     async def ask() -> list[httpx.Response]:
         app = create_app(sessions, PriorityDelayQueue(), rules=UNLIMITED)
@@ -85,7 +85,7 @@ def test_every_body_is_refused_with_the_reason(sessions: sessionmaker[Session], 
 def test_every_text_is_a_name_or_refused(sessions: sessionmaker[Session], report_dsn: str) -> None:
     before, good, bad = tables(report_dsn), list[dict[str, Any]](), list[dict[str, Any]]()
     for number, one in enumerate(corpus()):
-        # JSON that holds half a character is refused as JSON already.
+        # JSON with a lone surrogate is already refused as JSON.
         report = json.dumps({**GOOD, **dict.fromkeys(NAMES, one.text)}).encode()
         taken = one.is_name and bool(one.text.strip())
         (good if taken else bad).append({"content": report})
@@ -186,10 +186,10 @@ def test_a_real_server_survives_every_body(folder: Path) -> None:
             assert post(deep(5_000)) == 400
             assert post(good) == 202
             connection.close()
-            # Larger than a report may be: it answers without having read it all, and goes on.
+            # Larger than a report may be: the server answers without reading it all, and goes on.
             try:
                 assert post(huge()) == 413
-            except OSError:  # it had closed the connection before we had sent it all
+            except OSError:  # it closed the connection before everything was sent
                 pass
             connection.close()
             assert post(good) == 202

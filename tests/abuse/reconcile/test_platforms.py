@@ -1,4 +1,4 @@
-"""The corpus as what a platform answers, and as the post that is asked for: only what adapters may raise comes out."""
+"""The corpus as a platform's answer, and as the post that is asked for: adapters raise only what they may raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.answering import Answering
 
 
 class Platform(Answering):
-    """Whatever is asked, `answer` is sent, byte by byte as it is, and the connection closed."""
+    """Sends `answer` to every request, unchanged, and closes the connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Platform(Answering):
         self.answer = b"\r\n".join(lines)
 
     def outcome(self, post_id: str = "p1") -> Observation | PlatformError:
-        """Of a fetch. What is neither an observation nor an error that adapters may raise is raised."""
+        """The outcome of a fetch. Anything but an observation or an error that adapters may raise is raised again."""
         try:
             return self.adapter.fetch(post_id)
         except PlatformError as error:
@@ -55,7 +55,7 @@ def test_every_input_as_a_body(platform: Platform) -> None:
         if one.payload is None:
             assert isinstance(found, PlatformError), one.name
             assert str(found).isprintable()
-        else:  # an object, which says nothing of views
+        else:  # an object without views
             assert found == nothing, one.name
     for body in (huge(2), deep()):
         platform.says(body)
@@ -106,7 +106,7 @@ def test_every_input_as_a_post(platform: Platform) -> None:
         if not one.is_unicode:
             assert isinstance(found, PlatformError)
             assert "half a surrogate pair" in str(found)
-        elif len(one.text) < 10_000:  # beyond, the platform here has not read it all when it answers
+        elif len(one.text) < 10_000:  # with more, the platform here answers before it has read everything
             assert found == Observation(Metrics(7, None, None)), one.name
             assert platform.asked.split(b"\r\n")[0].count(b" ") == 2
 

@@ -1,4 +1,4 @@
-"""The corpus through the Spark sinks and the source, as tasks and drivers call them: stored as data, or refused."""
+"""The corpus through the Spark sinks and the source, called as tasks and drivers do: stored as data, or refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sink_dsn(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def strings(values: Sequence[bytes]) -> pa.Array:
-    """A column of strings as Spark hands them over: nobody has looked whether they are UTF-8."""
+    """A column of strings as Spark passes them: it has not checked that they are UTF-8."""
     return pa.array(values, pa.binary()).view(pa.string())
 
 
@@ -53,7 +53,7 @@ def taken(
     refusal: type[Exception],
     every: int = 1,
 ) -> None:
-    """Write the rows that must be refused one by one, each between good ones, and then all others at once."""
+    """Write the rows that must be refused one by one, each between good ones, and then all others together."""
     good = Hostile("good", b'{"good":true}', {"good": True})
     for one in rows[::every]:
         if one.payload is None:
@@ -77,7 +77,7 @@ def job_sink(dsn: str, queue: str = "q") -> JobSink:
 
 
 class Batches:
-    """One batch after the other into a sink, as a query does."""
+    """Writes one batch after the other into a sink, as a query does."""
 
     def __init__(self, sink: StreamSink | JobSink, query: str = "query") -> None:
         self.sink = sink

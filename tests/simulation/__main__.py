@@ -1,4 +1,4 @@
-"""`make simulate`: play one seed and show it, or very many and count."""
+"""`make simulate`: play one seed and show it, or play many and count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 500
 
 @dataclass
 class Tally:
-    """What came of many schedules."""
+    """The results of many schedules."""
 
     schedules: int = 0
     events: int = 0
@@ -66,7 +66,7 @@ def tally(first: int, count: int) -> Tally:
 
 
 def report(played: Played) -> str:
-    """A schedule as text: every event in order, then what is wrong with it."""
+    """A schedule as text: every event in order, then its violations."""
     begin = played.trace[0].at or 0.0 if played.trace else 0.0
     lines = [
         f"{(event.at or 0.0) - begin:10.6f}  {event.phase:7} {event.name:20} {event.id or '':12} {event.holder or ''}"
@@ -74,13 +74,13 @@ def report(played: Played) -> str:
         + (f"  until {event.until - begin:.6f}" if event.until is not None else "")
         for event in played.trace
     ]
-    verdict = "\n".join(map(str, played.violations)) or "nothing is wrong with it"
+    verdict = "\n".join(map(str, played.violations)) or "no violation"
     head = f"seed {played.seed}: {played.kind}, {played.steps} steps, {played.seconds:.1f} virtual seconds"
     return "\n".join([head, *lines, "", verdict])
 
 
 def complaint(played: Played) -> str:
-    """One line per broken schedule, with the command that shows it."""
+    """One line per broken schedule, with the command that replays it."""
     first = played.violations[0]
     return f"seed {played.seed} ({played.kind}): {first.kind}: {first.message}\n    make simulate SEED={played.seed}"
 
@@ -119,7 +119,7 @@ def _parts(first: int, count: int, processes: int) -> Iterator[Tally]:
         yield from (tally(*chunk) for chunk in chunks)
         return
     with ProcessPoolExecutor(processes) as pool:
-        # A few ahead of the workers, not all of a million.
+        # Submit a few ahead of the workers, not all of a million.
         waiting = [pool.submit(tally, *chunk) for chunk in islice(chunks, 2 * processes)]
         while waiting:
             yield waiting.pop(0).result()

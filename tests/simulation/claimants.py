@@ -1,4 +1,4 @@
-"""Those who claim jobs: the worker, the engine over the jobs connector, and a program that calls the store itself."""
+"""The processes that claim jobs: the worker, the engine over the jobs connector, and a program that calls the store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Work:
         self.witness.end_handling(op, job, "ok")
 
     def do_in_transaction(self, job: Job, context: JobContext) -> Flow[None]:
-        """An effect in the store's own database. It is handled when the worker has committed."""
+        """An effect in the store's own database. The job counts as handled when the worker has committed."""
         op = self.witness.begin_handling(job)
         assert job.lease is not None
         token = job.lease.token
@@ -76,7 +76,7 @@ class Work:
 
 
 class Claimant:
-    """One process that claims. `live` is what it does from its start; `stop` asks it to end."""
+    """One process that claims. `live` is its main flow; `stop` asks it to end."""
 
     child: Child[None]
 
@@ -97,19 +97,19 @@ class Claimant:
         raise NotImplementedError
 
     def guarded(self) -> Flow[None]:
-        """`live`; what comes out of it must be the package's own."""
+        """Run `live`; an error that leaves it must be the package's own."""
         try:
             yield from self.live()
         except Livelock as error:
             self.work.witness.broken("livelock", None, f"{self.process.name}: {error}")
         except ConquietError as error:
             self.work.witness.broken("ended", None, f"{self.process.name} ended with {error!r}")
-        except Exception as error:  # this is what is looked for
+        except Exception as error:  # this is what the simulation looks for
             self.work.witness.broken("foreign-error", None, f"{self.process.name} let out {error!r}")
 
 
 class WorkerProcess(Claimant):
-    """A JobWorker as `JobWorker.run` makes it, on the process's own clock."""
+    """A JobWorker as `JobWorker.run` builds it, on the process's own clock."""
 
     def __init__(self, *args: Any, ttl: float, timeout: float | None) -> None:
         super().__init__(*args)
@@ -139,7 +139,7 @@ class WorkerProcess(Claimant):
 
 
 class EngineProcess(Claimant):
-    """The Consumer Engine over the jobs connector, started again when it ends with an error, as by a supervisor."""
+    """The Consumer Engine over the jobs connector, restarted when it ends with an error, as by a supervisor."""
 
     def __init__(self, *args: Any, ttl: float, timeout: float | None) -> None:
         super().__init__(*args)
@@ -183,7 +183,7 @@ class EngineProcess(Claimant):
 
 
 class _SimulatedConnector(_Jobs):
-    """`JobConnector`, whose keeper runs in the simulation instead of on a thread."""
+    """`JobConnector` with its keeper running in the simulation instead of on a thread."""
 
     def __init__(self, engine: EngineProcess, ttl: float) -> None:
         super().__init__(
@@ -255,7 +255,7 @@ class ProgramProcess(Claimant):
         except StaleLeaseError:
             return
         except StoreUnavailableError:
-            if self.chance.random() < 0.5:  # a program that tries again, whatever happened the first time
+            if self.chance.random() < 0.5:  # a program that tries again, whatever the first result
                 yield Sleep(self.chance.random() * self._ttl)
                 try:
                     yield from end()
@@ -267,7 +267,7 @@ class ProgramProcess(Claimant):
 
 
 class Producer:
-    """Enqueues jobs, and again where the outcome is unknown, until each is stored."""
+    """Enqueues jobs, again where the outcome is unknown, until each is stored."""
 
     def __init__(self, operations: JobOperations, witness: Witness, chance: random.Random, name: str) -> None:
         self._operations = operations

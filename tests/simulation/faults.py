@@ -1,16 +1,16 @@
-"""What can go wrong between a process and the store, at every single call.
+"""The faults between a process and the store, injected at every single call.
 
-slow            the request takes its time, up to beyond the lease
-slow reply      the store has done it, and the answer takes its time
+slow            the request is delayed, up to longer than the lease
+slow reply      the store has done it, and the answer is delayed
 refused         the store was not reached: nothing was done
-request lost    nothing was done, and the process is told that the outcome is unknown
-reply lost      the store has done it; the process is told that the outcome is unknown
-late            the process is told that the outcome is unknown, and the store does it after that
+request lost    nothing was done, and the process gets an unknown outcome
+reply lost      the store has done it; the process gets an unknown outcome
+late            the process gets an unknown outcome, and the store does it after that
 crash before    the process dies; nothing was done
-crash after     the store has done it, and the process dies before it knows
-pause before    the process is stopped, perhaps beyond its leases, before the request
+crash after     the store has done it, and the process dies before it gets the answer
+pause before    the process is stopped, perhaps longer than its leases, before the request
 pause after     the same, before it sees the answer
-outage          nobody reaches the store for a while
+outage          no process reaches the store for a while
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS = (
 
 
 class Faults:
-    """Decides at each call whether something goes wrong, and what. Calm from the moment `stop` is called."""
+    """Decides at each call whether a fault happens, and which. After `stop` none happens."""
 
     def __init__(self, world: World, witness: Witness, *, rate: float, ttl: float, latency: float) -> None:
         self._world = world
@@ -55,10 +55,10 @@ class Faults:
         self._ttl = ttl
         self._latency = latency
         self._outage_until = 0.0
-        self.on_their_way = 0  # late requests
+        self.on_their_way = 0  # late requests not done yet
         self.undisturbed = False  # while the witness itself asks the store
         self.injected: Counter[str] = Counter()
-        # Not all kinds in every schedule: one that crashes all the time shows nothing about slow answers.
+        # Each schedule has only some kinds: one that crashes all the time shows nothing about slow answers.
         self._kinds = self._chance.sample(KINDS, self._chance.randint(1, len(KINDS)))
 
     def stop(self) -> None:
@@ -73,7 +73,7 @@ class Faults:
         return kind
 
     def statement_fails(self) -> bool:
-        """Whether a statement inside the store fails now; only what the store itself does is at stake there."""
+        """Whether a statement inside the store fails now. This tests only what the store itself does."""
         if not self.rate or self.undisturbed or self._chance.random() >= self.rate / 4:
             return False
         self.injected["error at statement"] += 1
@@ -91,7 +91,7 @@ class Faults:
         return self._chance.random() ** 2 * 2.5 * self._ttl
 
     def usual_latency(self) -> float:
-        """None every other time, so that things happen at the same instant too."""
+        """Zero every other time, so that events also happen at the same instant."""
         return max(0.0, 2.0 * self._chance.random() - 1.0) * self._latency if self._latency else 0.0
 
     def cut_off(self) -> None:
@@ -147,7 +147,7 @@ class FaultyBackend:
         try:
             yield from self._ask("commit", lambda: self._inner.commit(connection))
         except StoreOutcomeUnknownError:
-            connection.close()  # what was not committed by now never will be
+            connection.close()  # what is not committed by now is rolled back
             raise
 
     def awaiting(self) -> FaultyBackend:
@@ -202,7 +202,7 @@ class FaultyBackend:
         try:
             yield from ask()
         except (DuplicateJobError, StoreUnavailableError):
-            pass  # nobody waits for this answer
+            pass  # the caller has already given up on this answer
         finally:
             self._faults.on_their_way -= 1
 

@@ -1,4 +1,4 @@
-"""One schedule of the job store: who takes part, what goes wrong, and whether the history holds."""
+"""One schedule of the job store: its processes, its faults, and whether the history is correct."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def play_jobs(
     played.trace = schedule.witness.events
     verdict = check(played.trace, fenced=True)
     played.violations = schedule.witness.found + verdict.violations
-    # Where nobody can wait for a lock, finding it taken is a thing that goes wrong.
+    # Where a process cannot wait for a lock, finding it taken counts as a fault.
     if schedule.calm and not getattr(schedule.backend, "found_locked", 0):
         played.violations += lapsed(played.trace)
     if in_transactions:
@@ -54,13 +54,13 @@ def play_jobs(
 
 
 def lapsed(trace: list[Event]) -> list[Violation]:
-    """Where nothing goes wrong no lease may be lost: who has a job, running or waiting for its turn, keeps it."""
+    """Without faults no lease may be lost: a process keeps its jobs, running or waiting for their turn."""
     held: dict[str, str] = {}
     for event in trace:
         if event.phase == "ok" and event.id is not None and event.holder is not None:
             if event.name == "claim":
                 if event.id in held:
-                    message = f"{held[event.id]} was lost, though nothing had gone wrong"
+                    message = f"{held[event.id]} was lost without any fault"
                     return [Violation("lapsed", event.id, message)]
                 held[event.id] = event.holder
             elif event.name in ("ack", "nack", "bury", "release"):
@@ -102,7 +102,7 @@ class JobSchedule:
         self.started = 0
 
     def misplaced_effects(self) -> list[Violation]:
-        """What stands in the database must be what was committed together with an ack, once for every job."""
+        """The effects in the database must be those committed together with an ack, one for every job."""
         stored = sorted(self.backend.effects())
         if stored != sorted(self.witness.effects):
             return [
@@ -121,17 +121,17 @@ class JobSchedule:
             yield from self._trouble()
         self.faults.stop()
         yield from self._drain(producer, producing)
-        if chance.random() < 0.1:  # a quiet day, and a person gives all that failed another chance
+        if chance.random() < 0.1:  # an operator retries all failed jobs
             for job_id in list(witness.known):
                 yield from self.store.retry(job_id)
             yield from self._drain(producer, producing)
         if chance.random() < 0.3:
-            yield Sleep(2 * self.ttl)  # who was stopped in the midst of something goes on with it now
+            yield Sleep(2 * self.ttl)  # paused processes resume now
         if chance.random() < 0.3:
             yield from self._end()
 
     def _drain(self, producer: Process, producing: Child[None]) -> Flow[None]:
-        """Nothing goes wrong any more: all that is left must come to its end."""
+        """Without faults from here on: all jobs that are left must finish."""
         clock, witness = self.world.clock, self.witness
         end = clock.monotonic() + DRAIN_SECONDS
         while (
@@ -139,7 +139,7 @@ class JobSchedule:
             and clock.monotonic() < end
             and (witness.unfinished or self.faults.on_their_way or (producer.alive and not producing.done))
         ):
-            # One that is in the midst of its last fault may still die: as long as work is left, somebody must be there.
+            # A process in its last fault may still die: while work is left, a replacement must be running.
             for claimant in list(self.claimants):
                 if not claimant.process.alive or claimant.child.done:
                     self.claimants.remove(claimant)
@@ -148,7 +148,7 @@ class JobSchedule:
             yield Sleep(2 * self.ttl, *over)
 
     def _trouble(self) -> Flow[None]:
-        """Processes die and come back, are stopped and go on, at any moment and not only at a call."""
+        """Processes die and come back, are paused and resumed, at any moment and not only at a call."""
         chance = self.chance
         for _ in range(chance.randint(1, 4)):
             yield Sleep(chance.random() * self.ttl)
@@ -176,14 +176,14 @@ class JobSchedule:
                 self._start(type(victim))
 
     def _intervene(self) -> Flow[None]:
-        """A person gives a failed job another chance, or throws one away."""
+        """An operator retries or discards a failed job."""
         if self.witness.known:
             job_id = self.chance.choice(list(self.witness.known))
             move = self.chance.choice((self.store.retry, self.store.retry, self.store.discard))
             try:
                 self.faults.injected["a person's move"] += yield from move(job_id)
             except StoreUnavailableError:
-                pass  # people try again some other day
+                pass  # an operator would try again later
 
     def _end(self) -> Flow[None]:
         for claimant in self.claimants:
@@ -210,7 +210,7 @@ class JobSchedule:
         self.claimants.append(claimant)
 
     def _process(self, name: str) -> Process:
-        """Its clock is wrong, as clocks are: an hour off, or five per cent too fast. The store's decides."""
+        """A process with a wrong clock: an hour off, or five per cent too fast. The store's clock decides."""
         offset = self.chance.choice((0.0, 0.0, 3600.0, -3600.0, 0.5))
         rate = 1.0 if self.calm else self.chance.choice((1.0, 1.0, 1.0, 0.95, 1.05))
         return self.world.process(name, offset=offset, rate=rate)

@@ -1,4 +1,4 @@
-"""One schedule of the in-process queue: producers, workers that come and go, and a breaker before the platform."""
+"""One schedule of the in-process queue: producers, workers that come and go, and a breaker in front of the platform."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def play_local(seed: int, chance: random.Random) -> Played:
 
 
 class WitnessedQueue(PriorityDelayQueue):
-    """The real queue; what goes in and comes out is written down."""
+    """The real queue; what goes in and comes out is recorded."""
 
     def __init__(self, schedule: LocalSchedule, settings: QueueSettings, clock: Stage) -> None:
         super().__init__(settings, clock)
@@ -80,7 +80,7 @@ class LocalSchedule:
         if chance.random() < 0.5:
             stage.spawn(self._replace_workers, "operator")
 
-    # -- those who take part -------------------------------------------------------------------------------------
+    # -- the actors ----------------------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
         worker = Worker(self.queue, self._handle, poll_timeout=self.chance.choice((1.0, 5.0, 1_000.0)))
@@ -116,7 +116,7 @@ class LocalSchedule:
                 self.write("fail", "enqueue", id, name, op=op)
                 self.stage.sleep(0.5)
                 continue
-            except Exception as error:  # this is what is looked for
+            except Exception as error:  # this is what the simulation looks for
                 self.broken("foreign-error", id, f"enqueue: {error!r}")
                 return
             self.waiting[item.seq] = (PRIORITIES[label], self.stage.monotonic() + delay)
@@ -149,7 +149,7 @@ class LocalSchedule:
             self.failures += 1
             raise ConquietError("the platform does not answer")
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------
 
     def write(
         self, phase: Any, name: str, id: str | None = None, holder: str = "", *, op: str = "", **more: Any
@@ -186,14 +186,14 @@ class LocalSchedule:
             self.broken("breaker", None, f"at {self.stage.monotonic():g}: {got}, where {expected} is right")
 
     def judge_breaker_at_rest(self) -> None:
-        """However it was left, after two cooldowns a call is allowed again."""
+        """Whatever its state, after two cooldowns a call is allowed again."""
         self.stage.advance(2 * COOLDOWN)
         if not self.breaker.allow():
             self.broken("breaker", None, "it never lets a call through again")
 
 
 class Expected:
-    """The breaker once more, from its description: a list of what happened, asked anew each time."""
+    """A second implementation of the breaker, from its description: a list of events, evaluated anew each time."""
 
     def __init__(self, clock: Stage) -> None:
         self._clock = clock

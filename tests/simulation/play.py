@@ -1,4 +1,4 @@
-"""Plays schedules by their seed: everything that happens in one follows from that number."""
+"""Plays schedules by their seed: everything in a schedule follows from that number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.sqlite_store import SqliteInMemory, SqliteOnDisk, looking_
 
 
 def play(seed: int) -> Played:
-    """The schedule of this seed. Most are of the job store; a few of what is slower or smaller."""
+    """Play the schedule of this seed. Most are of the job store; a few of what is slower or smaller."""
     chance = random.Random(seed)
     if seed % 200 == 100:
         return play_reconciling(seed, chance)
@@ -44,7 +44,7 @@ def play_transactions(seed: int, chance: random.Random) -> Played:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the log: in a simulation the unheard-of happens a thousand times a second."""
+    """Silence the log: a simulation produces thousands of errors a second."""
     log = logging.getLogger("conquiet")
     level, remembered = log.level, LAST_EXCEPTIONS[:]
     log.setLevel(logging.CRITICAL + 1)

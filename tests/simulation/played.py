@@ -1,4 +1,4 @@
-"""What came of a schedule."""
+"""The result of a schedule."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class Played:
     violations: list[Violation] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     steps: int = 0
-    seconds: float = 0.0  # virtual ones
+    seconds: float = 0.0  # virtual seconds

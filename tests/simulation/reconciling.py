@@ -1,7 +1,7 @@
 """One schedule of the reconciliation: retry scheduler, in-process queue, workers, breaker, and a database that fails.
 
-Real code down to SQLAlchemy and SQLite; the threads take turns on a `Stage`. A process is a scheduler, a queue and its
-workers; when it dies its queue is forgotten, and the next one begins with `resume`.
+The code is real down to SQLAlchemy and SQLite; the threads take turns on a `Stage`. A process is a scheduler, a queue
+and its workers; when it dies its queue is lost, and the next one begins with `resume`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.played import Played
 from tests.simulation.stage import Stage
 from tests.simulation.world import Killed, Livelock
 
-_STATEMENTS = ("do_execute", "do_executemany", "do_execute_no_params")  # where the driver itself is called
+_STATEMENTS = ("do_execute", "do_executemany", "do_execute_no_params")  # the calls of the driver
 INTERVAL, OVERDUE = 1_800.0, 3_600.0
 DRAIN_SECONDS = 5 * 86_400.0
 ROUNDING = timedelta(microseconds=2)  # the database keeps microseconds, the queue counts in floats
@@ -42,7 +42,7 @@ def play_reconciling(seed: int, chance: random.Random) -> Played:
         schedule.judge_database()
     except Livelock as error:
         schedule.broken("livelock", None, str(error))
-    except Exception as error:  # this is what is looked for
+    except Exception as error:  # this is what the simulation looks for
         schedule.broken("foreign-error", None, f"a scheduler or worker ended with {error!r}")
     finally:
         schedule.close()
@@ -96,7 +96,7 @@ class ReconcilingSchedule:
         return group
 
     def _begin(self, group: str) -> None:
-        """What a service does when it starts: take up what another may have left, then serve."""
+        """What a service does when it starts: resume what another may have left, then serve."""
         queue = _Queue(self, QueueSettings(max_in_memory=self.chance.choice((1, 3, 100))), self.stage)
         breakers = CircuitBreakerRegistry(3, 300.0, 1, self.stage)
         fetcher = PlatformFetcher({"simulated": self._adapter}, breakers=breakers, clock=self.stage)
@@ -119,7 +119,7 @@ class ReconcilingSchedule:
         scheduler.run(INTERVAL)
 
     def _operate(self) -> None:
-        """Kills processes for a while, then lets everything drain, and ends it."""
+        """Kill processes for a while, then let everything drain, and end."""
         groups = [f"process {number + 1}" for number in range(self._processes)]
         for _ in range(0 if self.calm else self.chance.randint(1, 3)):
             self.stage.sleep(self.chance.random() ** 2 * 3_600)
@@ -148,7 +148,7 @@ class ReconcilingSchedule:
                 attempt=job.attempt,
             )
         except AttemptOrderError:
-            return  # it came late, and another has made the attempt meanwhile
+            return  # it was late, and another worker has made the attempt meanwhile
         except ConquietError:
             raise
         except Exception as error:
@@ -179,7 +179,7 @@ class ReconcilingSchedule:
         self.may_fail("statement", sqlite3.OperationalError("database is locked"))
 
     def may_fail(self, where: str, error: Exception) -> None:
-        """A database error, or the end of this process, here."""
+        """Raise a database error, or end this process, here."""
         group = self._group()
         if group in self._dead:
             raise Killed
@@ -218,7 +218,7 @@ class ReconcilingSchedule:
         self.unfinished += 1
 
     def committed(self, rows: list[dict[str, Any]]) -> None:
-        """Attempts that are recorded from now on, whether or not their worker hears of it."""
+        """Attempts that are recorded from now on, whether or not their worker gets the answer."""
         for row in rows:
             id = _id(row["report_id"], row["attempt"])
             if id in self._applied:
@@ -237,7 +237,7 @@ class ReconcilingSchedule:
         id = _id(job.affiliate_report_id, job.attempt)
         self._handed[id] += 1
         if self.hands_once and self._handed[id] > 1:
-            self.broken("handed-twice", id, "given to a queue again, though nothing had gone wrong")
+            self.broken("handed-twice", id, "given to a queue again without any fault")
 
     def judge_database(self) -> None:
         with self.sessions() as session:
@@ -257,7 +257,7 @@ class ReconcilingSchedule:
                         "left-over", str(report.id), f"finished, and attempts {list(left)} still wait"
                     )
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------
 
     def write(self, name: str, id: str | None) -> None:
         self._op += 1
@@ -314,9 +314,9 @@ def _new_attempts(session: Session) -> list[dict[str, Any]]:
 
 @cache
 def _engine() -> Engine:
-    """One database in memory for all schedules. (A connection that was cut off in its midst is replaced.)
+    """One database in memory for all schedules. (A connection that was interrupted is replaced.)
 
-    What its driver raises comes out as from `open_database`.
+    Its driver's errors are translated as by `open_database`.
     """
     engine = create_engine(
         "sqlite:///file:simulation?mode=memory&cache=shared&uri=true",
@@ -324,7 +324,7 @@ def _engine() -> Engine:
         connect_args={"check_same_thread": False},
     )
     translate_errors(engine, "simulated")
-    _ANCHOR.append(engine.connect())  # with its last connection the database would be gone
+    _ANCHOR.append(engine.connect())  # the database ends with its last connection
     create_tables(engine)
     return engine
 

@@ -1,7 +1,7 @@
-"""The SQLite store in memory, the same statements on the same engine: for schedules by the thousand.
+"""The SQLite store in memory, with the same statements on the same engine, for thousands of schedules.
 
-Any statement may fail, as it would on a disk that is full or locked: each step must then be undone as a whole, and what
-comes out must be the package's own error.
+Any statement may fail, as on a full or locked disk: each step must then be undone as a whole, and the error must be
+the package's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from conquiet.jobs.backends.sqlite.backend import SqliteBackend
 
 @contextmanager
 def looking_seldom() -> Iterator[None]:
-    """Other processes' commits are looked for every 25 ms; here there are none, and it would be all looking."""
+    """Poll for commits of other processes every second, not every 25 ms: there are none to be found."""
     usual = sqlite._LOOK_SECONDS
     sqlite._LOOK_SECONDS = 1.0
     try:
@@ -33,7 +33,7 @@ def never() -> bool:
 
 
 class SqliteInMemory(SqliteBackend):
-    """It refuses to live in memory because nothing would survive; here nothing is to survive."""
+    """The real back end refuses to run in memory because nothing would survive; here nothing has to."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__("simulated", clock, synchronous="OFF", awaits=False)
@@ -51,10 +51,10 @@ class SqliteInMemory(SqliteBackend):
 
 
 class SqliteOnDisk(SqliteInMemory):
-    """A file, and several connections: for handlers that write in the transaction of their ack.
+    """A file and several connections: for handlers that write in the transaction of their ack.
 
-    Nobody waits for a lock, because on one thread nobody would release it: who finds the database locked is told at
-    once what he would be told after ten seconds.
+    No connection waits for a lock, because on one thread nothing would release it: a locked database fails immediately
+    with the error that a real one would give after ten seconds.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
@@ -108,10 +108,10 @@ class _Cursor(sqlite3.Cursor):
             return super().execute(sql, *values)
 
 
-class _may_fail:  # used like a function, and by the million
+class _may_fail:  # used like a function; a class because it is called millions of times
     def __init__(self, connection: Any, sql: str) -> None:
         self._connection = connection
-        # A rollback is not made to fail: where SQLite cannot go on it has rolled back by itself.
+        # A rollback does not fail here: when SQLite cannot go on it has already rolled back by itself.
         if not sql.startswith("ROLLBACK") and connection.fails():
             raise sqlite3.OperationalError("disk I/O error")
 

@@ -1,7 +1,7 @@
-"""Threads that take turns: real ones, of which one runs at a time, in an order that follows from the seed.
+"""Real threads that take turns: one runs at a time, in an order that follows from the seed.
 
 For code that waits on a `Clock` and not by effects: the in-process queue, its workers, the retry scheduler. A thread
-gives up its turn where it waits, and nowhere else. When all wait, the time jumps to the first of their deadlines.
+gives up its turn where it waits, and nowhere else. When all wait, time jumps to the earliest deadline.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Actor:
                 self._play()
         except Killed:
             pass
-        except BaseException as error:  # raised by the stage
+        except BaseException as error:  # raised again by the stage
             self._stage.failure = error
         self.done = True
         self._stage.back.release()
@@ -80,20 +80,20 @@ class Stage(ManualClock):
 
     def monotonic(self) -> float:
         if self._on is not None and self._on.killed:
-            raise Killed  # code that catches everything, a worker around its handler, comes by here again
+            raise Killed  # code that catches everything, as a worker does around its handler, gets here again
         return super().monotonic()
 
     def wait(self, parker: Parker, timeout: float | None) -> bool:
-        """Called by an actor: its turn is over until it is woken or its time has come."""
+        """Called by an actor: its turn is over until it is woken or its deadline is reached."""
         actor = self._on
-        assert actor is not None, "nobody is on the stage"
+        assert actor is not None, "no actor has the turn"
         if self.chance.random() < 0.3:
-            self._leave(actor, None, 0.0)  # just before it waits is where wake-ups are lost
+            self._leave(actor, None, 0.0)  # wake-ups get lost just before the wait
         return self._leave(actor, parker, timeout)
 
     def sleep(self, seconds: float) -> None:
         actor = self._on
-        assert actor is not None, "nobody is on the stage"
+        assert actor is not None, "no actor has the turn"
         self._leave(actor, None, seconds)
 
     def _leave(self, actor: Actor, parker: Parker | None, timeout: float | None) -> bool:
@@ -106,13 +106,13 @@ class Stage(ManualClock):
         return actor.woken
 
     def kill(self, group: str) -> None:
-        """What a process's end does to its threads."""
+        """End an actor as the end of a process ends its threads."""
         for actor in self._actors:
             if actor.group == group:
                 actor.killed = True
 
     def play(self) -> None:
-        """Until every actor has left, or nobody ever could again; those are killed."""
+        """Run until every actor has left, or none can go on; those are killed."""
         try:
             self._turns()
         finally:
@@ -139,7 +139,7 @@ class Stage(ManualClock):
             for actor in ready:
                 if actor is not chosen and actor.woken:
                     assert actor.parker is not None
-                    actor.parker.wake()  # it was looked at, and stays woken
+                    actor.parker.wake()  # it was checked, and stays woken
             self._give_turn(chosen)
             self.turns += 1
             if self.turns > MOST_TURNS:

@@ -1,4 +1,4 @@
-"""The real code under simulated faults: thousands of schedules, each of which can be played again by its number."""
+"""The real code under simulated faults: thousands of schedules, each of which can be replayed by its seed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(600)  # 20 seconds on a machine that has nothing else to do
+@pytest.mark.timeout(600)  # 20 seconds on an idle machine
 @pytest.mark.clause("J-04", "J-05", "J-10", "J-11", "J-12")
 def test_no_schedule_breaks_a_promise(capsys: pytest.CaptureFixture[str], record_figure: Record) -> None:
-    """Nothing acknowledged is lost, no two hold a lease, retries are counted, what is done stays done, all drains."""
+    """Acknowledged jobs are not lost, leases have one holder, retries are counted, done is final, queues drain."""
     found = tally(0, campaign_size(100_000))
     with capsys.disabled():
         print(f"\nsimulation: {found}")
@@ -46,8 +46,8 @@ def test_no_schedule_breaks_a_promise(capsys: pytest.CaptureFixture[str], record
 @pytest.mark.parametrize(
     ("seed", "kind"),
     [
-        (2_033_100, "reconciling"),  # a due time of whole microseconds, met a fraction of one before
-        (586_250, "jobs in transactions"),  # an ack that found the file locked, where nobody can wait
+        (2_033_100, "reconciling"),  # a due time in whole microseconds, reached a fraction of one early
+        (586_250, "jobs in transactions"),  # an ack found the file locked, where it cannot wait
         (969_050, "jobs in transactions"),  # the same
     ],
 )
@@ -59,7 +59,7 @@ def test_what_was_a_false_alarm_is_none(seed: int, kind: str) -> None:
 
 
 def digest(seeds: range) -> str:
-    """All that happens in these schedules, in one number."""
+    """Everything that happens in these schedules, as one number."""
     total = hashlib.sha256()
     with quiet():
         for seed in seeds:
@@ -79,7 +79,7 @@ def test_a_seed_gives_the_same_trace_every_time(seed: int) -> None:
 
 
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
-    """Where sets have another order, too."""
+    """There sets have another order, too."""
     code = "from tests.simulation.test_simulation import digest; print(digest(range(95, 130)))"
     digests = {
         subprocess.run(
@@ -126,7 +126,7 @@ def test_everything_that_can_go_wrong_does() -> None:
 
 
 def test_a_broken_schedule_is_shown_and_played_again() -> None:
-    """With a mutant, because the real code breaks none."""
+    """With a mutant, because the real code breaks no schedule."""
     (mutant,) = (one for one in MUTANTS if one.name == "a settle after the expiry is accepted")
     with quiet(), mutant.applied():
         broken = first_catch(mutant)

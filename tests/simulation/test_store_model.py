@@ -1,7 +1,7 @@
-"""Random programs against memory, SQLite and PostgreSQL at once, and against one small model of what a store is.
+"""Random programs against memory, SQLite and PostgreSQL together, and against one small model of a store.
 
-The model below is the specification once more, in plain Python: dictionaries, sorting, a clock. After every step
-each store's answer and every part of every job must be what the model says, tokens apart.
+The model below is the specification in plain Python: dictionaries, sorting, a clock. After every step each store's
+answer and every field of every job must be what the model says, except tokens.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Model:
         self.reached[source, trigger, target, when] += 1
 
     def enqueue(self, queue: str, items: list[NewJob], *, skip: bool) -> list[str]:
-        """The ids added; raises ValueError with those that are in the way."""
+        """The ids added; raises ValueError with the ids that already exist."""
         names = [str(item.id) for item in items]
         double = [name for place, name in enumerate(names) if name in self.jobs or name in names[:place]]
         if double and not skip:
@@ -149,7 +149,7 @@ class Model:
         return True
 
     def held(self, lease: HeldLease) -> ModelJob | None:
-        """The job, if this is its lease still."""
+        """The job, if this is still its lease."""
         job = self.jobs.get(lease.id)
         if job is None or (job.seq, job.version) != (lease.seq, lease.version) or job.lease is None:
             return None
@@ -236,7 +236,7 @@ REFUSALS: dict[type[Exception], type[JobError]] = {
 
 @dataclass(frozen=True, eq=False)
 class HeldLease:
-    """A lease that was given out, by every store its own: what the model knows of it, and the jobs as claimed."""
+    """A lease, one per store: what the model knows of it, and the jobs as claimed."""
 
     id: str
     seq: int
@@ -245,7 +245,7 @@ class HeldLease:
 
 
 class Stores:
-    """The three, with clocks that stand at one time, and a source of randomness that gives `factor`."""
+    """The three stores, with clocks set to the same time, and a source of randomness that gives `factor`."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.now = 1_700_000_000.0
@@ -271,7 +271,7 @@ class Stores:
         self.runs = 0
 
     def begin(self) -> None:
-        """A new program: no jobs anywhere."""
+        """Start a new program: no jobs anywhere."""
         self.runs += 1
         self.admin.execute("DELETE FROM moved.conquiet_jobs")
         self.sqlite.operations.backend._connection.execute("DELETE FROM conquiet_jobs")  # type: ignore[attr-defined]
@@ -338,7 +338,7 @@ class Program(RuleBasedStateMachine):
         self.enqueue_many("one", items, skip=True)
 
     def each(self, expected: Callable[[], Any], ask: Callable[[str, JobStore], Any]) -> Any:
-        """Ask every store; all must answer, or refuse, as the model does. Gives the model's answer."""
+        """Call every store; each must answer, or refuse, as the model does. Returns the model's answer."""
         try:
             answer, refusal = expected(), None
         except (ValueError, LookupError, PermissionError) as error:
@@ -398,7 +398,7 @@ class Program(RuleBasedStateMachine):
 
     @rule(target=leases, more=st.sampled_from([0.0, 0.25, 40.0]), worker=WORKERS)
     def lapse(self, more: float, worker: str) -> Any:
-        """The rule that random steps would hit too seldom: whoever holds a job now has lost it, to the next."""
+        """A rule that random steps would hit too seldom: all leases end, and the next claim takes the jobs."""
         expiries = [job.lease[0] for job in self.model.jobs.values() if job.lease]
         self.advance(max([0.0, *(at - self.model.now for at in expiries)]) + more)
         return self.claim(["one", "two"], 2, 2.0, worker)
@@ -421,7 +421,7 @@ class Program(RuleBasedStateMachine):
         )
 
     def settle(self, lease: HeldLease, expected: Callable[[ModelJob], Any], ask: Callable[..., Any]) -> None:
-        """What needs a lease; without one, StaleLeaseError."""
+        """The operations that need a lease; without one, StaleLeaseError."""
         held = self.model.held(lease)
         if held is not None:
             expected(held)
@@ -529,7 +529,7 @@ KINDS = ("ready", "delayed", "in_flight", "expired", "failed", "succeeded")
 
 
 def told(error: Any) -> tuple[str | None, str | None]:
-    """An error's text and kind, as a job keeps them."""
+    """An error's text and kind, as a job stores them."""
     return None if error is None else str(error), type(error).__name__ if isinstance(
         error, Exception
     ) else None
@@ -544,7 +544,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(600)  # a difference is made as small as it can be before it is told
+@pytest.mark.timeout(600)  # a difference is shrunk before it is reported
 @pytest.mark.clause(
     *("J-01", "J-02", "J-03", "J-04", "J-05", "J-06", "J-07", "J-08", "J-09", "J-10", "J-13", "J-14", "J-16"),
     *("J-18", "J-19", "J-20", "J-27", "J-28", "J-31"),
@@ -558,7 +558,7 @@ def test_every_store_does_what_the_model_does(stores: Stores) -> None:
             max_examples=programs,
             stateful_step_count=STEPS,
             deadline=None,
-            derandomize=not FULL,  # the twentieth is the same every time; the whole looks for something new
+            derandomize=not FULL,  # the twentieth is always the same; the full run varies
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -1,4 +1,4 @@
-"""The simulated machine park itself: death, pauses, wrong clocks, threads that take turns."""
+"""The simulated machines themselves: death, pauses, wrong clocks, threads that take turns."""
 
 from __future__ import annotations
 

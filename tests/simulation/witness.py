@@ -1,7 +1,7 @@
-"""A witness of every step that the store takes, whoever hears of it (see `witnessed.py`), who writes it down.
+"""Records every step that the store takes, whether or not a caller gets the answer (see `witnessed.py`).
 
-The history it writes is judged by `conquiet.verify.history`. Two things that a history does not tell are noted here
-as they happen: a job claimed before its time or past a better one, and a retry delay beyond its bound.
+`conquiet.verify.history` judges the recorded history. Two kinds of violations that a history does not show are
+recorded here as they happen: a job claimed too early or before a better one, and a retry delay beyond its bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conquiet.verify.history.event import Phase
 
 
 class Known:
-    """What the witness knows of a job: where it stands in line, and when it may be claimed next."""
+    """What the witness knows of a job: its place in the order, and when it may be claimed next."""
 
     __slots__ = ("claimable_at", "failures", "is_done", "is_held", "lapses", "max_retries", "place", "queue")
 
@@ -33,7 +33,7 @@ class Known:
 
 
 class Witness:
-    """Writes the history of one schedule. `finished` is set when every job that was stored has come to its end."""
+    """Writes the history of one schedule. `finished` is set when every stored job has finished."""
 
     def __init__(self, clock: ManualClock, retry: RetrySchedule) -> None:
         self._clock = clock
@@ -44,17 +44,17 @@ class Witness:
         self.unfinished = 0
         self.finished = Signal()
         self._names: dict[str | None, str] = {}  # tokens are random; their names are not
-        self._stories: dict[str | None, str] = {}  # by token: the name of the job's life that it was given in
+        self._stories: dict[str | None, str] = {}  # by token: the name of the job's life that it belongs to
         self._lives: dict[str, int] = {}
         self._op = self._places = 0
         self.in_transaction: dict[str, str] = {}  # by token: the op of a handle that ends with its commit
-        self.effects: list[tuple[str, str]] = []  # story and lease of each that was committed
+        self.effects: list[tuple[str, str]] = []  # story and lease of each committed effect
 
     def now(self) -> float:
         return round(self._clock.time(), 6)
 
     def note(self, name: str, holder: str, about: str | None = None) -> None:
-        """Something that happens beside the store: a fault, a start, an end."""
+        """Record an event outside the store: a fault, a start, an end."""
         self.write("invoke", name, self.new_op(), about, holder)
 
     def write(
@@ -83,7 +83,7 @@ class Witness:
         return name
 
     def story(self, job_id: str, token: str | None = None) -> str:
-        """The name of a job in the history; another one after a person has let it begin anew."""
+        """The name of a job in the history; a new one after an operator has retried it."""
         if token in self._stories:
             return self._stories[token]
         lives = self._lives.get(job_id, 1)
@@ -99,7 +99,7 @@ class Witness:
             if row.id not in inserted.ids:
                 continue
             known = self.known.get(row.id)
-            if known is not None and known.is_done:  # discarded, and a request for it came late
+            if known is not None and known.is_done:  # discarded, and a late request for it arrived
                 self._live_again(row.id)
             self._places += 1
             place = (row.priority, self._places)
@@ -114,7 +114,7 @@ class Witness:
         self.finish(self.known[job_id])
 
     def retried(self, job_id: str) -> None:
-        """A person has given a Failed job all its chances back."""
+        """An operator has retried a Failed job and so reset its retries."""
         old = self.known[job_id]
         if not old.is_done:
             self.broken("retried", job_id, "it had not failed")
@@ -162,7 +162,7 @@ class Witness:
         ]
         if places != sorted(places):
             self.broken("order", rows[0].id, f"claimed in the order {places}")
-        too_few = len(rows) < claim.limit and not more  # else jobs that failed in passing took the places
+        too_few = len(rows) < claim.limit and not more  # else jobs that failed in the claim took the places
         if left and (too_few or (worst is not None and min(left)[0] < worst)):
             place, id = min(left)
             self.broken("passed-over", id, f"claimable, of place {place}; the claim brought {places}")
@@ -197,8 +197,8 @@ class Witness:
                 self.broken("retries", end.job_id, f"to run again after {known.failures} failures")
 
     def committed(self, end: Settlement) -> None:
-        """An effect and its ack are there, both at once. No time: the transaction's lock has kept others out since it
-        began, and so the lease counts for as long.
+        """An effect and its ack are committed. They have no time: the transaction's lock has excluded others since it
+        began, so the lease counts for as long.
         """
         story, holder = self.story(end.job_id, end.token), self.name_of(end.token)
         self.effects.append((story, holder))
@@ -227,11 +227,11 @@ class Witness:
             known.claimable_at = max(known.claimable_at, until)
 
     def waited(self, queues: Sequence[str], since: float) -> None:
-        """Somebody waited for work from `since` until now. What came meanwhile must have ended that."""
+        """A process waited for work from `since` until now. Work that arrived meanwhile must have ended the wait."""
         now = self.now()
         for id, known in self.known.items():
             if known.queue in queues and since <= known.claimable_at < now - 1e-3:
-                message = f"claimable since {known.claimable_at:.6f}, and one who waits was told at {now:.6f}"
+                message = f"claimable since {known.claimable_at:.6f}, but a waiting process was notified at {now:.6f}"
                 self.broken("slept-through", id, message)
 
     # -- what handlers did ---------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Witness:
 
 
 def name_of_end(end: Settlement) -> str:
-    """As the history has it."""
+    """The name of the settlement's operation in the history."""
     if end.state is JobState.SUCCEEDED:
         return "ack"
     if end.state is JobState.FAILED:

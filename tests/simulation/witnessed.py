@@ -1,4 +1,4 @@
-"""A store with a witness at its door: what it does is noted where it happens, before anything can get lost."""
+"""A store with a witness: what it does is recorded where it happens, before an answer can get lost."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.simulation.witness import Witness, name_of_end
 
 
 class WitnessedBackend:
-    """The real back end, with the witness beside it."""
+    """The real back end, with a witness that records its steps."""
 
     def __init__(self, inner: Any, witness: Witness, *, expiries: bool, calm: bool) -> None:
         self._inner = inner
         self._witness = witness
         self._expiries = expiries  # whether a job may fail by losing its lease too often
-        self._calm = calm  # nothing goes wrong: who waits must be told at once
+        self._calm = calm  # no faults: a waiting process must be notified immediately
         self.capabilities = inner.capabilities
         self._joined: dict[int, Settlement] = {}  # acks in transactions that are not committed yet
 
     def watching(self, now: bool) -> None:
-        """Told when the witness itself asks the store, and when it has."""
+        """Called before and after the witness itself asks the store."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -1,4 +1,4 @@
-"""The simulated machine park: processes on one thread and one virtual clock, that can be killed and stopped."""
+"""The simulated machines: processes on one thread and one virtual clock that can be killed and paused."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from conquiet.flow import Child, Flow
 from conquiet.testing import ManualClock
 from conquiet.testing.virtual import VirtualDriver, _Task
 
-MOST_STEPS = 15_000  # of flows; a schedule needs about a hundred, the longest some thousand
+MOST_STEPS = 15_000  # of flows; a schedule needs about a hundred, the longest a few thousand
 MOST_CALLS = 1_000  # at one instant
-_TICK = 1e-6  # a sleep, however short, lets time pass: on a real machine it does
+_TICK = 1e-6  # every sleep, however short, lets time pass, as on a real machine
 
 
 class Killed(BaseException):
-    """Thrown into the flows of a process that is gone, to free them. Whatever they do about it, nobody sees."""
+    """Thrown into the flows of a dead process, to free them. What they do with it has no effect."""
 
 
 class Livelock(Exception):
-    """Flows go on and on, and time does not."""
+    """Flows keep running, and time does not pass."""
 
 
 class ProcessClock:
-    """What a process believes the time to be: `offset` seconds off, and running at another speed."""
+    """A process's own time: `offset` seconds off, and running at another speed."""
 
     def __init__(self, base: ManualClock, offset: float, rate: float) -> None:
         self._base, self._offset, self._rate = base, offset, rate
@@ -43,7 +43,7 @@ class ProcessClock:
 
 
 class Process:
-    """Flows that live and die together."""
+    """Flows that start and die together."""
 
     def __init__(self, name: str, clock: Clock, rate: float) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Process:
 
 
 class World(VirtualDriver):
-    """Runs the flows of many processes. Everything that is left to chance comes out of `chance`."""
+    """Runs the flows of many processes. All randomness comes from `chance`."""
 
     def __init__(self, chance: random.Random) -> None:
         draw = chance.random
@@ -69,7 +69,7 @@ class World(VirtualDriver):
         self._machine_room = self._here
         self.network = Process(
             "the network", self.clock, 1.0
-        )  # where requests are that nobody waits for any more
+        )  # holds the requests whose callers have given up
         self._dying: list[Process] = []
         self._processes: list[Process] = []
 
@@ -85,7 +85,7 @@ class World(VirtualDriver):
         return child
 
     def play(self, main: Flow[Any]) -> Any:
-        """Run everything until `main`, which runs in no process, has ended; then all of it is gone."""
+        """Run everything until `main`, which runs in no process, has ended; then drop the rest."""
         child = self.spawn(self._machine_room, main)
         ready, timers = self._ready, self._timers
         try:
@@ -117,7 +117,7 @@ class World(VirtualDriver):
         return child.result()
 
     def count_call(self) -> None:
-        """Said at every call of the store: one who calls without end, and never waits, must not go unnoticed."""
+        """Called at every call of the store: a flow that calls without end, and never waits, must be noticed."""
         now = self.clock.monotonic()
         self._calls = self._calls + 1 if now == self._called_at else 0
         self._called_at = now
@@ -125,7 +125,7 @@ class World(VirtualDriver):
             raise Livelock(f"{MOST_CALLS} calls of the store, and all at {now:g}")
 
     def kill(self, process: Process) -> None:
-        """kill -9: nothing of it runs any more, no cleanup either."""
+        """kill -9: none of it runs any more, not even its cleanup."""
         if process.alive:
             process.alive = False
             self._dying.append(process)
@@ -157,7 +157,7 @@ class World(VirtualDriver):
 
 
 def _free(process: Process) -> None:
-    """End the generators of a process. Left to the garbage collector, their cleanup would be closed in its midst."""
+    """End the generators of a process. The garbage collector would close them in the middle of their cleanup."""
     process.alive = False
     for task in process.tasks:
         for frame in reversed(task._frames):
@@ -165,7 +165,7 @@ def _free(process: Process) -> None:
             try:
                 while True:
                     flow.throw(Killed())
-            except BaseException:  # it has ended, however
+            except BaseException:  # it has ended, one way or another
                 pass
         task._frames.clear()
     process.tasks.clear()

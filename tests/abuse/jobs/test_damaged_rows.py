@@ -83,7 +83,7 @@ def worker(store: JobStore, seen: list[str], isolation: str = "thread") -> JobWo
 
 
 class Table:
-    """The table of jobs, written past the store in one transaction; a block `part` is written as a whole or not at all."""
+    """The table of jobs, written past the store in one transaction."""
 
     def __init__(self, dsn: str) -> None:
         self.is_sqlite = dsn.startswith("sqlite")

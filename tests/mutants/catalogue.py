@@ -1,4 +1,4 @@
-"""The mutants: ways in which queues have been wrong, each put into the real code at one place."""
+"""The mutants: typical bugs of queues, each put into the real code at one place."""
 
 from __future__ import annotations
 

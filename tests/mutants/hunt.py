@@ -1,4 +1,4 @@
-"""Plays schedules until one shows what is wrong."""
+"""Plays schedules until one shows the bug."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS: dict[str, Callable[[int, random.Random], Played]] = {
 
 
 def first_catch(mutant: Mutant) -> Played | None:
-    """The first of so many schedules that shows what is wrong with this mutant, and not just that something is."""
+    """The first of this many schedules that shows this mutant's own bug, not just any violation."""
     for seed in range(mutant.most_seeds):
         played = RUNS[mutant.run](seed, random.Random(seed))
         if mutant.is_seen_in(played.violations):

@@ -1,7 +1,7 @@
 """Changes of the real code, made in the running process and undone again.
 
-A mutant names its places (`module:Class.method`, or `module:_SQL[statement]`) and what is to be replaced there. The
-text must stand there exactly once: if the code has changed, the mutant fails loudly instead of changing nothing.
+A mutant names its places (`module:Class.method`, or `module:_SQL[statement]`) and the text to replace there. The text
+must occur there exactly once: if the code has changed, the mutant fails loudly instead of changing nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from conquiet.verify.history import Violation
 
 
 class PlaceNotFoundError(AssertionError):
-    """The code that a mutant changes is not there any more: look at what it has become, and adapt the mutant."""
+    """The code that a mutant changes is gone: see what it has become, and adapt the mutant."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Edit:
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    run: str  # which quick run must catch it
+    run: str  # the quick run that must catch it
     expects: tuple[
         str, ...
-    ]  # the kinds of violation that its fault is about: it is caught when one of them is seen
+    ]  # the kinds of violation that the bug causes: the mutant is caught when one of them is seen
     edits: tuple[Edit, ...]
     most_seeds: int = 3_000
 
@@ -76,7 +76,7 @@ def _edited(edit: Edit) -> Iterator[None]:
 
 
 def _found(place: str) -> tuple[Any, str]:
-    """What holds the function or statement, and its name there."""
+    """The object that holds the function or statement, and its name there."""
     module_name, _, path = place.partition(":")
     owner: Any = importlib.import_module(module_name)
     if path.endswith("]"):
@@ -107,6 +107,6 @@ def _remade(function: Any, edit: Edit) -> Any:
 def _replaced(text: str, edit: Edit) -> str:
     if text.count(edit.old) != 1:
         raise PlaceNotFoundError(
-            f"{edit.place}: {edit.old!r} stands there {text.count(edit.old)} times, not once. The text is now:\n{text}"
+            f"{edit.place}: {edit.old!r} occurs {text.count(edit.old)} times, not once. The text is now:\n{text}"
         )
     return text.replace(edit.old, edit.new)

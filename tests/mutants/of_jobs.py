@@ -10,7 +10,7 @@ WORKER_RUN = "conquiet.jobs.worker.run:WorkerRun."
 CONNECTOR = "conquiet.connectors.jobs:_Jobs."
 
 MUTANTS: list[Mutant] = [
-    # -- the store's logic, in the memory store and in what all stores share
+    # -- the store's logic, in the memory store and in the code that all stores share
     mutant(
         "a lease is settled by the job's id alone",
         "jobs",
@@ -30,7 +30,7 @@ MUTANTS: list[Mutant] = [
         (f"{MEMORY}MemoryBackend.heartbeat", "(job_id, token, now)", "(job_id, token, 0.0)"),
     ),
     mutant(
-        "a heartbeat is answered and not stored",
+        "a heartbeat is answered but not stored",
         "jobs",
         ("two-holders",),
         (
@@ -145,7 +145,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "a job that kills its workers circles for ever",
+        "a job that kills its workers runs again for ever",
         "jobs",
         ("circles",),
         (f"{MEMORY}MemoryBackend._expire", "if times >= claim.max_lease_expiries:", "if False:"),
@@ -169,7 +169,7 @@ MUTANTS: list[Mutant] = [
         (f"{MEMORY}MemoryBackend._offer", "(row.priority, entry.seq, job_id)", "(0, entry.seq, job_id)"),
     ),
     mutant(
-        "an enqueue whose outcome is unknown is taken for stored",
+        "an enqueue whose outcome is unknown counts as stored",
         "jobs",
         ("lost",),
         (
@@ -189,7 +189,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "nobody who waits is told of new work",
+        "no waiting worker is notified of new work",
         "jobs",
         ("slept-through",),
         ("conquiet.jobs.backends.wakeups:Wakeups.wake_all", "signal.set()", "pass"),
@@ -206,7 +206,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "what a stopping worker has not begun is acknowledged",
+        "a stopping worker acknowledges jobs that it has not begun",
         "jobs",
         ("unhandled-ack",),
         (
@@ -221,7 +221,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "work that waits for its turn is not kept alive",
+        "jobs that wait for their turn get no heartbeats",
         "jobs",
         ("lapsed",),
         (f"{WORKER_RUN}_leased", "if not item.lost]", "if not item.lost and item.started]"),
@@ -234,19 +234,19 @@ MUTANTS: list[Mutant] = [
     ),
     # -- the engine
     mutant(
-        "the engine acknowledges what has failed",
+        "the engine acknowledges a failed job",
         "jobs",
         ("unhandled-ack",),
         (f"{CONNECTOR}settled", "outcome.status is OutcomeStatus.SUCCEEDED", "outcome.status"),
     ),
     mutant(
-        "the engine keeps no lease alive",
+        "the engine sends no heartbeats",
         "jobs",
         ("lapsed",),
         (f"{CONNECTOR}_hold", "self._start_keeper(self._keep())", "pass"),
     ),
     mutant(
-        "the engine acknowledges what it has not begun",
+        "the engine acknowledges a job that it has not begun",
         "jobs",
         ("unhandled-ack",),
         (

@@ -20,19 +20,19 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "a worker that leaves hands nothing on",
+        "a worker that ends passes no wake-up on",
         "local",
         ("slept-through",),
         (f"{LOCAL}waiters:Waiters.hand_on", "self.notify()", "pass"),
     ),
     mutant(
-        "an item that comes wakes nobody",
+        "a new item wakes no worker",
         "local",
         ("slept-through",),
         (f"{LOCAL}queue:PriorityDelayQueue.enqueue", "self._waiters.notify()", "pass"),
     ),
     mutant(
-        "an item that is due earlier wakes nobody",
+        "an item that is due earlier wakes no worker",
         "local",
         ("slept-through",),
         (f"{LOCAL}queue:PriorityDelayQueue._schedule_item", "self._waiters.notify_earlier()", "pass"),
@@ -48,13 +48,13 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "a worker that is stopped leaves what is ready",
+        "a stopped worker leaves ready items",
         "local",
         ("lost",),
         (f"{LOCAL}worker:Worker._step", "if item is not None:", "if item is not None and not stopping:"),
     ),
     mutant(
-        "a half-open breaker lets everybody through",
+        "a half-open breaker lets all calls through",
         "local",
         ("breaker",),
         (
@@ -75,13 +75,13 @@ MUTANTS: list[Mutant] = [
     ),
     # -- the retry scheduler
     mutant(
-        "the scheduler does not note what it has handed over",
+        "the scheduler does not record what it has handed over",
         "reconciling",
         ("handed-twice",),
         (f"{SCHEDULER}RetryScheduler._batch", "session.commit()", "session.rollback()"),
     ),
     mutant(
-        "a start takes up nothing that was handed over before",
+        "a start resumes nothing that was handed over before",
         "reconciling",
         ("undrained", "lost"),
         (

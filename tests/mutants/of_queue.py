@@ -19,7 +19,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "queue: what has failed is acknowledged",
+        "queue: a failed message is acknowledged",
         "failing_handler",
         ("unhandled-ack",),
         (
@@ -35,7 +35,7 @@ MUTANTS: list[Mutant] = [
         (f"{OPERATIONS}_read_command", '"BLOCK", block_ms, ', '"BLOCK", block_ms, "NOACK", '),
     ),
     mutant(
-        "queue: what a read still brings after stop() is acknowledged",
+        "queue: a message read after stop() is acknowledged",
         "stopped_in_a_read",
         ("unhandled-ack",),
         (
@@ -57,14 +57,14 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "queue: recovery does not look how long an entry was idle",
+        "queue: recovery ignores how long an entry was idle",
         "slow_handler_beside_recovery",
         ("two-holders",),
         (f"{OPERATIONS}claim_stale", '"IDLE", min_idle_ms, "-"', '"IDLE", 0, "-"'),
         (f"{OPERATIONS}claim_stale", "self._consumer, min_idle_ms, *stale", "self._consumer, 0, *stale"),
     ),
     mutant(
-        "queue: an ack is told, and not sent",
+        "queue: an ack is reported, and not sent",
         "steady",
         ("delivered-after-ack",),
         (
@@ -85,7 +85,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "queue: a read looks at what is pending, and never at what is new",
+        "queue: a read returns pending entries, and never new ones",
         "steady",
         ("lost",),
         (f"{OPERATIONS}_read_command", 'self._stream, ">"', 'self._stream, "0"'),

@@ -31,7 +31,7 @@ MUTANTS: list[Mutant] = [
         (f"{SQLITE}[heartbeat]", " AND lease_expires_at > :now", ""),
     ),
     mutant(
-        "SQLite: leases that are current are rescued",
+        "SQLite: valid leases are rescued",
         "sqlite",
         ("two-holders",),
         (f"{SQLITE}[claim]", "state = 'InFlight' AND lease_expires_at <= :now\n", "state = 'InFlight'\n"),
@@ -59,7 +59,7 @@ MUTANTS: list[Mutant] = [
         ("conquiet.jobs.backends.sqlite.steps:_values", "1 if delay else 0", "0"),
     ),
     mutant(
-        "SQLite: what succeeded is claimed again",
+        "SQLite: a succeeded job is claimed again",
         "sqlite",
         ("delivered-after-ack",),
         (f"{SQLITE}[ack]", "state = 'Succeeded'", "state = 'Ready'"),
@@ -71,7 +71,7 @@ MUTANTS: list[Mutant] = [
         (f"{SQLITE}[late]", "lease_expires_at <= :now", "lease_expires_at <= 0"),
     ),
     mutant(
-        "SQLite: an error of the driver comes out as it is",
+        "SQLite: a driver error is raised unchanged",
         "sqlite",
         ("foreign-error",),
         (
@@ -81,7 +81,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "SQLite: a step that fails is committed as far as it came",
+        "SQLite: a step that fails is committed in part",
         "sqlite",
         ("passed-over",),  # a claim that "changed nothing" has leased a job
         (
@@ -179,7 +179,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "the effect is committed though the lease was lost",
+        "the effect is committed after the lease was lost",
         "transactions",
         ("effect",),
         (
@@ -189,7 +189,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     mutant(
-        "a handler that fails leaves its effect",
+        "a handler that fails keeps its effect",
         "transactions",
         ("effect",),
         (

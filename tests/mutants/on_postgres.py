@@ -1,9 +1,9 @@
 """A quick run of the PostgreSQL store on a real server: fencing, retries, locks, notifications, transactions.
 
-What happens is written into a history and judged by its checker; what a history does not tell (how often a job may run,
-who waits for whom, who is told, what stands in the database) is judged here.
+The run is recorded in a history and judged by its checker. What a history does not show (how often a job may run,
+which claim waits for which, who is notified, what is in the database) is judged here.
 
-Nothing here depends on how fast the machine is: a lease expires while the server sleeps for longer than that, a claim
+Nothing here depends on the machine's speed: a lease expires while the server sleeps for longer than that, a claim
 that waits for a lock runs into `lock_timeout`, and a notification is lost if one that was sent after it arrives alone.
 """
 
@@ -21,12 +21,12 @@ from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, RetryS
 from conquiet.verify.history import History, Violation, check
 from conquiet.verify.recording.jobs import RecordedBackend, record
 
-_SHORT = 0.05  # seconds: a lease that is to expire
+_SHORT = 0.05  # seconds: a lease that shall expire
 _LONG = 60.0
 
 
 def play_postgres(dsn: str, folder: Path) -> list[Violation]:
-    """What is wrong with the store; nothing, if it is the real one."""
+    """The violations of the store; none for the real one."""
     path = folder / "history"
     path.unlink(missing_ok=True)
     with psycopg.connect(dsn, autocommit=True) as server:
@@ -38,7 +38,7 @@ def play_postgres(dsn: str, folder: Path) -> list[Violation]:
             run = _Run(store, server, dsn, history)
             for scenario in (run.fencing, run.retries, run.locks, run.notifications, run.effects):
                 scenario()
-    # Not until it is drained: these scenarios leave jobs where they are.
+    # `drained` is not checked: these scenarios leave jobs unfinished.
     return run.found + check(path, drained=False, fenced=True).violations
 
 
@@ -79,7 +79,7 @@ class _Run:
         return jobs[0] if jobs else None
 
     def settle(self, name: str, job: Job) -> bool:
-        """Whether it was accepted; at the time by the server's clock before it was asked, or later."""
+        """Whether it was accepted; at the time of the server's clock before the call, or later."""
         assert job.lease is not None
         calls: dict[str, Callable[[Job], Any]] = {
             "ack": self.store.ack,
@@ -131,20 +131,20 @@ class _Run:
             if claimed is None:
                 break
             runs += 1
-            self.settle("release" if number == 0 else "nack", claimed)  # the first costs nothing
+            self.settle("release" if number == 0 else "nack", claimed)  # the first costs no retry
         last = self.store.get(job.id)
         if runs != 3 or last is None or last.state is not JobState.FAILED:
             self.broken("retries", f"max_retries 1, given back once, and it was run {runs} times")
 
     def locks(self) -> None:
-        """One job is locked by somebody's claim in progress: the next claim takes the other, and waits for nobody."""
+        """One job is locked by another claim in progress: the next claim takes the other job, and does not wait."""
         self._clear()
         locked, free = self.enqueue(), self.enqueue()
         with psycopg.connect(self.dsn) as other:
             other.execute("SELECT 1 FROM conquiet_jobs WHERE id = %s FOR NO KEY UPDATE", (locked.id,))
             job = self.claim()
             if job is not None and job.id != free.id:
-                self.broken("two-holders", "a job was claimed that somebody else has locked")
+                self.broken("two-holders", "a job was claimed that another claim has locked")
             other.rollback()
 
     def notifications(self) -> None:
@@ -166,7 +166,7 @@ class _Run:
             if notify.payload == "the end":
                 break
         if "q" not in payloads:
-            self.broken("slept-through", f"nobody was told of {of}")
+            self.broken("slept-through", f"no notification of {of}")
 
     def effects(self) -> None:
         """What a handler writes in the worker's transaction is there once, whatever happens around the commit."""
@@ -208,7 +208,7 @@ class _Run:
             inner.commit = commit
 
     def _expire(self) -> None:
-        """At once. The history has it as given back: nobody holds those jobs any more."""
+        """Expire the leases immediately. The history records them as given back: they have no holder any more."""
         held = self.server.execute(
             "UPDATE conquiet_jobs SET lease_expires_at = clock_timestamp() - interval '1 second' "
             "WHERE state = 'InFlight' RETURNING id, lease_token"

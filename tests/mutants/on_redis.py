@@ -1,4 +1,4 @@
-"""The stage of the acceptance tests for a mutant of the queue: the scenario in which its fault shows, on a real Redis."""
+"""Runs a queue mutant on a real Redis, in the scenario of the acceptance tests that shows its bug."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conquiet.verify.history import Violation, check
 from tests.acceptance.queue import consumer_stage
 from tests.acceptance.queue.consumer_stage import Scenario, Stage
 
-# Those in one process: a mutant is a change of the running one.
+# The scenarios in one process: a mutant changes only the running one.
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -25,7 +25,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def play_queue(url: str, scenario: str, folder: Path) -> list[Violation]:
-    """What is wrong with the queue; nothing, if it is the real one."""
+    """The violations of the queue; none for the real one."""
     with Redis.from_url(url) as redis:
         redis.flushdb()
     stage = Stage(url, folder, Delivery)

@@ -1,4 +1,4 @@
-"""Every mutant of the real code is caught: by the simulation, or where that cannot reach by a quick run on a server."""
+"""Every mutant of the real code is caught: by the simulation, or where it cannot reach, by a quick run on a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.mutants.on_postgres import play_postgres
 from tests.mutants.on_redis import SCENARIOS, play_queue
 from tests.simulation.play import quiet
 
-# One process: what caught a mutant is found out once, and told of all of them at the end.
+# In one process: what caught a mutant is determined once, and reported for all at the end.
 pytestmark = pytest.mark.xdist_group("tests/mutants/test_mutants.py")
 
 
@@ -38,7 +38,7 @@ def own_redis() -> Iterator[str]:
 
 
 def catch(mutant: Mutant, request: pytest.FixtureRequest) -> Catch | None:
-    """How the mutant was caught. Found out once in a run."""
+    """How the mutant was caught, determined once per run."""
     if mutant.name not in _caught:
         folder: Path = request.getfixturevalue("tmp_path")
         if mutant.run == "postgres":
@@ -46,7 +46,7 @@ def catch(mutant: Mutant, request: pytest.FixtureRequest) -> Catch | None:
             _caught[mutant.name] = _catch_on_server(mutant, lambda: play_postgres(dsn, folder))
         elif mutant.run in SCENARIOS:
             url = request.getfixturevalue("own_redis")
-            folder = folder / str(len(_caught))  # a history for each
+            folder = folder / str(len(_caught))  # one history each
             folder.mkdir()
             _caught[mutant.name] = _catch_on_server(mutant, lambda: play_queue(url, mutant.run, folder))
         else:
@@ -65,7 +65,7 @@ def _catch_on_server(mutant: Mutant, play: Callable[[], list[Violation]]) -> Cat
 @pytest.mark.campaign
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_mutant_is_caught(mutant: Mutant, request: pytest.FixtureRequest) -> None:
-    assert catch(mutant, request) is not None, f"nobody saw what it is about: {', '.join(mutant.expects)}"
+    assert catch(mutant, request) is not None, f"no run showed its bug: {', '.join(mutant.expects)}"
 
 
 @pytest.mark.campaign
@@ -106,7 +106,7 @@ def test_the_names_are_unique() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_real_code_is_back_afterwards(mutant: Mutant) -> None:
-    """Applied twice: the second time the places are again what they were."""
+    """Applied twice: the second time the places hold the original text again."""
     with mutant.applied():
         pass
     with mutant.applied():
@@ -135,4 +135,4 @@ def test_the_real_code_is_back_afterwards(mutant: Mutant) -> None:
 def test_a_mutant_whose_place_is_gone_fails_loudly(edit: Edit) -> None:
     lost = replace(MUTANTS[0], edits=(edit,))
     with pytest.raises(PlaceNotFoundError), lost.applied():
-        raise AssertionError("nothing was changed, and nobody said so")
+        raise AssertionError("nothing was changed, and no error was raised")

@@ -92,7 +92,7 @@ def make_workers_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     [
         ("a refused settle is reported as done", "paused", ""),
         (
-            "what a stopping worker has not begun is acknowledged",
+            "a stopping worker acknowledges jobs that it has not begun",
             "SIGTERM",
             "4 jobs were finished, not the one begun",
         ),
@@ -140,7 +140,7 @@ def test_a_store_that_is_wrong_under_cancelled_calls_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_cancellations, "_SHORT", 30.0)  # leases that are current when they are taken away
-    (wrong,) = [m for m in MUTANTS if m.name == "SQLite: leases that are current are rescued"]
+    (wrong,) = [m for m in MUTANTS if m.name == "SQLite: valid leases are rescued"]
     with open_for_checks(f"sqlite:///{tmp_path}/jobs.db") as store, wrong.applied():
         (found,) = examined(job_cancellations.job_cancellations(store, Extent(cancels=30), tmp_path))
     assert found.detail.startswith("the history is broken: two-holders: "), found

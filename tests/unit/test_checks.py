@@ -1,4 +1,4 @@
-"""Arguments are checked before anything is done with them, and refused with the error of the room that was given them."""
+"""Arguments are checked before they are used, and refused with the error of the room that got them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_that_every_store_can_hold(name: str) -> None:
 def test_names_that_are_refused(name: Any) -> None:
     with pytest.raises(JobConfigError, match="queue") as refused:
         _name("queue", name)
-    str(refused.value).encode()  # the message itself can be printed anywhere
+    str(refused.value).encode()  # the message itself can be encoded
 
 
 def test_a_long_name_is_not_repeated_in_full() -> None:

@@ -34,7 +34,7 @@ def test_redact_takes_passwords_out_of_dsns_and_nothing_else(text: str, clean: s
 def test_redact_takes_no_longer_than_a_text_is_long(piece: str) -> None:
     began = time.process_time()
     redact(piece * (1_000_000 // len(piece)) + "@")
-    assert time.process_time() - began < 10  # hours, where the time grows with the square
+    assert time.process_time() - began < 10  # quadratic time would take hours
 
 
 FAMILIES = (
@@ -45,7 +45,7 @@ FAMILIES = (
     errors.NotFoundError,
     errors.LostError,
 )
-# The roots of the rooms, what users' code raises or raised, and what no caller can do anything about.
+# The roots of the rooms, errors that users' code raises, and errors that no caller can handle.
 OUTSIDE = {
     "ConquietError",
     "JobError",
@@ -76,7 +76,7 @@ def every_error(kind: type[BaseException] = ConquietError) -> Iterator[type[Base
 
 
 def families_of(kind: type[BaseException]) -> set[type[BaseException]]:
-    """The families of `kind`; an unknown outcome is the narrower case of unavailable, and counts as that alone."""
+    """The families of `kind`. OutcomeUnknownError is a special case of UnavailableError and counts only as itself."""
     found = {family for family in FAMILIES if issubclass(kind, family)}
     return {one for one in found if not any(issubclass(other, one) and other is not one for other in found)}
 

@@ -1,4 +1,4 @@
-"""Hosts and texts that no driver can hand to anybody are found before one tries."""
+"""Hosts and texts that no driver can encode are refused before a driver gets them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_possible(host: str) -> None:
 
 @pytest.mark.parametrize("host", IMPOSSIBLE[:5], ids=ascii)
 def test_python_itself_refuses_them(host: str) -> None:
-    """The reason for it all: should that change, so may this."""
+    """This is why they are refused. If Python changes, the check can go."""
     with pytest.raises(UnicodeError):
         socket.getaddrinfo(host, 1)
 

@@ -14,7 +14,7 @@ def test_several_blocks_are_all_stopped_and_the_first_handler_comes_back_last() 
         first.__enter__()
         second.__enter__()
         os.kill(os.getpid(), signal.SIGTERM)
-        first.__exit__(None, None, None)  # not in the order they came: two tasks of one loop end as they like
+        first.__exit__(None, None, None)  # not in reverse order: two tasks of one loop end in any order
         os.kill(os.getpid(), signal.SIGTERM)
         second.__exit__(None, None, None)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Testing with an app: calls run where they are made, asked for, and drained."""
+"""Testing with an app: calls run inline, are asserted on, and are drained."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_inside_inline_an_enqueue_runs_the_call(app: Conquiet) -> None:
 
     with inline(app):
         job = note.enqueue((1, 2), {"a": (3,)}, delay=1_000)
-        assert seen == [([1, 2], {"a": [3]})]  # as it comes back from JSON
+        assert seen == [([1, 2], {"a": [3]})]  # as decoded from JSON
         assert job.state is JobState.SUCCEEDED
         assert assert_enqueued(note) == [job]
         assert len(note.enqueue_many([(4,), (5,)])) == 2
     assert seen[1:] == [(4,), (5,)]
-    assert enqueued(note) == []  # nothing of it is in the app's own store
+    assert enqueued(note) == []  # the app's own store has none of it
     note.enqueue(6)
     assert len(seen) == 3
 

@@ -52,7 +52,7 @@ def test_a_job_holds_the_call_and_the_options_of_its_task(app: Conquiet) -> None
         "arguments": {"to": "ann", "more": ["bob"], "subject": "hello", "headers": {"x": 1}},
     }
     assert (job.queue, job.priority, job.max_retries, job.state) == ("mails", 2, 7, JobState.READY)
-    assert send.enqueue(to="ann").payload["arguments"] == {"to": "ann"}  # defaults are those of who runs it
+    assert send.enqueue(to="ann").payload["arguments"] == {"to": "ann"}  # the worker applies its own defaults
 
     job = send.options(priority=9, id="mine", correlation_id="request 7").enqueue("ann")
     assert (job.id, job.priority, job.correlation_id) == ("mine", 9, "request 7")
@@ -236,7 +236,7 @@ def test_a_name_belongs_to_one_task(app: Conquiet) -> None:
     def first() -> None: ...
 
     app.task(first)
-    again = app.task(first)  # a notebook's cell run once more
+    again = app.task(first)  # as a notebook does when a cell runs again
     assert app.tasks["first"] is again
 
     with pytest.raises(JobConfigError, match="there is a task 'first' already, in .*test_tasks"):

@@ -1,4 +1,4 @@
-"""What a type checker says about the tasks of a user."""
+"""What a type checker says about a user's tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read by mypy --strict only (test_typing.py): a line that ends with `# error: x` must be refused with code x."""
+"""Read only by mypy --strict (test_typing.py): a line that ends with `# error: x` must be refused with code x."""
 
 from __future__ import annotations
 

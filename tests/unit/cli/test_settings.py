@@ -1,4 +1,4 @@
-"""Settings of the command line: which of several places counts, and what is said when none has it."""
+"""Settings of the command line: which place wins, and the error when no place has a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which binary is taken, and what is said about those that are not."""
+"""Which binary is used, and what the error says about the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def postgres_folder(folder: Path, version: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The one folder on PATH; nothing is asked for by variable, and no usual folder exists."""
+    """The only folder on PATH. No variable names a server, and the usual folders do not exist."""
     monkeypatch.delenv(binaries.REDIS_VARIABLE, raising=False)
     monkeypatch.delenv(binaries.POSTGRES_VARIABLE, raising=False)
     monkeypatch.setattr(binaries, "_POSTGRES_FOLDERS", (f"{tmp_path}/usual/*/bin",))
@@ -56,7 +56,7 @@ def test_the_variable_comes_before_path(path: Path, tmp_path: Path, monkeypatch:
     assert binaries.available_redis_binaries() == [found]
     monkeypatch.setenv(binaries.REDIS_VARIABLE, "redis-server")  # a name is looked up on PATH
     assert binaries.find_redis().version == "7.4.1"
-    monkeypatch.setenv(binaries.REDIS_VARIABLE, "")  # as good as unset
+    monkeypatch.setenv(binaries.REDIS_VARIABLE, "")  # counts as unset
     assert binaries.find_redis().origin == "PATH"
 
     postgres_folder(path, "17.1")
@@ -88,7 +88,7 @@ def test_all_usable_ones_are_listed_once(path: Path, tmp_path: Path, monkeypatch
     valkey = redis_program(path, "8.1.0", "valkey-server", "Valkey ")
     other = tmp_path / "other"
     other.mkdir()
-    (other / "redis-server").symlink_to(valkey)  # as the compatibility packages of Valkey do
+    (other / "redis-server").symlink_to(valkey)  # as Valkey's compatibility packages do
     monkeypatch.setenv("PATH", f"{path}{os.pathsep}{other}")
     found = binaries.available_redis_binaries()
     assert [(binary.flavour, binary.origin) for binary in found] == [
@@ -99,7 +99,7 @@ def test_all_usable_ones_are_listed_once(path: Path, tmp_path: Path, monkeypatch
 
 
 def test_a_redis_is_called_by_the_name_it_was_found_under(path: Path) -> None:
-    """Debian's redis-server is a link to redis-check-rdb; under that name it would check a file."""
+    """Debian's redis-server is a link to redis-check-rdb. Called by that name, it would check a file."""
     redis_program(path, "7.0.15", "redis-check-rdb")
     (path / "redis-server").symlink_to("redis-check-rdb")
     assert binaries.find_redis().program == path / "redis-server"
@@ -107,7 +107,7 @@ def test_a_redis_is_called_by_the_name_it_was_found_under(path: Path) -> None:
 
 def test_a_postgres_is_used_where_it_really_is(path: Path, tmp_path: Path) -> None:
     real = postgres_folder(tmp_path / "lib" / "15" / "bin", "15.18")
-    (path / "postgres").symlink_to(real / "postgres")  # and no initdb beside the link
+    (path / "postgres").symlink_to(real / "postgres")  # there is no initdb beside the link
     assert binaries.find_postgres().program == real / "postgres"
 
 
@@ -134,7 +134,7 @@ def test_of_the_usual_folders_the_newest_comes_first(path: Path, tmp_path: Path)
 def test_a_redis_asked_for_by_name_is_taken_or_refused(
     make: object, reason: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redis_program(path, "7.4.1")  # a good one elsewhere is no excuse
+    redis_program(path, "7.4.1")  # a usable one on PATH does not count
     place = make(tmp_path)  # type: ignore[operator]
     monkeypatch.setenv(binaries.REDIS_VARIABLE, str(place))
     for ask in (RedisServer, binaries.available_redis_binaries):
@@ -180,7 +180,7 @@ def test_without_any_the_error_says_what_was_seen_and_what_to_run(
 ) -> None:
     redis_program(path, "6.2.7")
     postgres_folder(path, "13.1")
-    # Without site-packages there are really no wheels.
+    # Without site-packages there are no wheels.
     script = (
         "from conquiet.embedded import binaries\n"
         "binaries._POSTGRES_FOLDERS = ()\n"

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and how one without the module that Spark asks for is made to do."""
+"""Which Java Spark gets, and how a Java without a module that Spark needs is made to work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from conquiet.embedded.java import _generate
 from conquiet.errors import MissingDependencyError
 
 SOURCE = str(Path(conquiet.__file__).parents[1])
-# What Spark's own scripts call, and the shell in which the generated one is written; no Java among them.
+# What Spark's scripts call, and the shell that runs the generated script; no Java.
 TOOLS = ("bash", "sh", "env", "dirname", "basename", "ps", "uname", "cat", "sed", "grep", "tr", "mkdir", "rm", "ln", "readlink", "nice")  # fmt: skip
 
 
 def java(home: Path, version: str) -> Path:
-    """A home whose java answers like a real one of that version."""
+    """A Java home whose `java` answers like a real one of that version."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
@@ -35,7 +35,7 @@ def java(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> dict[str, str]:
-    """An environment without Java, with a shell, and with a cache of its own."""
+    """An environment without Java, with a shell and its own cache."""
     folder = tmp_path / "tools"
     folder.mkdir()
     for tool in TOOLS:
@@ -148,7 +148,7 @@ def test_without_any_the_error_says_what_was_seen_and_what_to_run(
         "except ImportError as error: print(type(error).__name__, error)"
     )
     said = subprocess.run(
-        [sys.executable, "-S", "-c", script],  # without site-packages there is really no wheel
+        [sys.executable, "-S", "-c", script],  # without site-packages there is no wheel
         env={**empty, "PYTHONPATH": SOURCE, "JAVA_HOME": str(old)},
         capture_output=True,
         text=True,

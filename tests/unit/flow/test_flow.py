@@ -172,7 +172,7 @@ def test_each_request_to_cancel_is_delivered_once() -> None:
         try:
             yield Sleep(0)
         except Cancelled:
-            yield Sleep(0)  # the request is spent: an unshielded effect works again
+            yield Sleep(0)  # the request has been delivered: an unshielded effect works again
             return "cleaned up"
         return "never cancelled"
 
@@ -249,7 +249,7 @@ def test_task_cancel_reaches_a_call_in_progress_and_cleanup_is_shielded() -> Non
         finally:
             yield Call(release, shield=True)
             seen.append("after cleanup")
-            yield Sleep(0)  # the second request, owed since the shielded call, lands here
+            yield Sleep(0)  # the second request, pending since the shielded call, is raised here
             seen.append("never")
 
     async def main() -> None:
@@ -357,7 +357,7 @@ def test_ctrl_c_in_a_thread_sleep_goes_through_the_flow() -> None:
 
 
 def test_an_interrupt_between_two_steps_is_thrown_into_the_flow_not_lost_with_it() -> None:
-    """The exception strikes in the driver's own code, just after the flow has yielded."""
+    """The exception is raised in the driver's own code, just after the flow has yielded."""
     import sys
 
     seen: list[str] = []
@@ -403,7 +403,7 @@ def test_context_variables_reach_children_and_do_not_leak_back(drive: Drive) -> 
         seen = yield from join(beside)
         return seen, (yield Call(var.get))
 
-    if drive is not DRIVERS["virtual"]:  # which has one thread and one context for all
+    if drive is not DRIVERS["virtual"]:  # it has one thread and one context for all flows
         assert contextvars.copy_context().run(drive, flow()) == ("from parent", "from parent")
 
 

@@ -24,7 +24,7 @@ def test_calls_with_a_limit_do_not_start_a_thread_each() -> None:
     before = THREADS.created
     for _ in range(200):
         calls.run(int, (), 60)
-    # A thread that has answered may still be on its way back to the idle list when the next call comes.
+    # A thread that has answered may not be back on the idle list when the next call comes.
     assert THREADS.created - before <= 3
 
 
@@ -53,7 +53,7 @@ def test_an_abandoned_call_is_counted_fenced_and_forgotten_when_it_ends() -> Non
     assert (calls.abandoned, calls.abandoned_total) == (1, 1)
     call.release.set()
     assert call.refused.wait(10)
-    while calls.abandoned:  # the thread is on its last steps
+    while calls.abandoned:  # the thread is about to end
         threading.Event().wait(0.001)
     assert calls.abandoned_total == 1
 

@@ -1,4 +1,4 @@
-"""A wait ends when its time is up, also where the thread was held up beyond it."""
+"""A wait ends when its time is up, even if the thread was suspended for longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_signal_handler_that_takes_longer_than_is_left_does_not_make_the_wait_
     rescue.start()
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
-        assert parker.park(0.05) is False, "it was woken by the test: the wait had no end"
+        assert parker.park(0.05) is False, "the test had to wake it: the wait did not end"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,4 +1,4 @@
-"""Which store a DSN names; and that no ephemeral one is ever chosen by accident."""
+"""Which store a DSN names; an ephemeral one is never chosen by accident."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_names_no_store_is_refused_with_what_would(dsn: str) -> None:
 @pytest.mark.clause("J-24")
 @pytest.mark.parametrize("dsn", EPHEMERAL)
 def test_sqlite_without_a_file_is_refused(dsn: str) -> None:
-    """SQLite would take these for a database in memory, or one that is deleted when it is closed."""
+    """SQLite would open a database in memory, or one that is deleted on close."""
     with pytest.raises(JobConfigError, match="sqlite:///jobs.db"):
         open_store(dsn)
 

@@ -1,4 +1,4 @@
-"""The texts of errors are made storable."""
+"""Error texts are made storable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of retries."""
+"""The retry schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transition table as data: exactly the moves that were decided, and no more."""
+"""The transition table as data: exactly the specified moves, and no more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_table_is_the_matrix_and_the_named_moves() -> None:
         (IN_FLIGHT, "ack", SUCCEEDED),
         (IN_FLIGHT, "nack", READY),
         (IN_FLIGHT, "nack", FAILED),
-        (IN_FLIGHT, "claim", IN_FLIGHT),  # the document's lease timeout, seen by the next claim
+        (IN_FLIGHT, "claim", IN_FLIGHT),  # the document's lease timeout, noticed by the next claim
     ]
     named = [
         (IN_FLIGHT, "nack", FAILED),

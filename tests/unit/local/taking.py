@@ -1,4 +1,4 @@
-"""Threads that wait in `dequeue`, and a clock that notes who waits how long."""
+"""Threads that wait in `dequeue`, and a clock that records every wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conquiet.testing import ManualClock
 
 
 class Taker:
-    """A thread in one blocking `dequeue`."""
+    """A thread in one blocking call of `dequeue`."""
 
     def __init__(self, queue: PriorityDelayQueue, timeout: float | None = None, **options: Any) -> None:
         self._result: list[QueueItem | None] = []
@@ -33,7 +33,7 @@ class Taker:
         return self._thread.is_alive()
 
     def result(self) -> QueueItem | None:
-        """What `dequeue` returned; it has to return now."""
+        """What `dequeue` returned. It must return within a few seconds."""
         self.end()
         if self.error is not None:
             raise self.error
@@ -49,7 +49,7 @@ class Taker:
 
 
 class NotedClock(ManualClock):
-    """Notes the time limit of every wait; can be told to break the next one off, as Ctrl-C would."""
+    """Records the time limit of every wait. Can interrupt the next wait as Ctrl-C would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class NotedClock(ManualClock):
 
 
 def wait_for(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    """Until other threads, which are on their way, have come so far."""
+    """Wait until other threads have made the condition true."""
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, "the other threads did not come so far"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Circuit breakers, on a clock that is moved by hand."""
+"""Circuit breakers, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_trial_that_succeeds_closes_it(breaker: CircuitBreaker, clock: ManualC
     assert breaker.allow()
     breaker.record_success()
     assert breaker.state is CLOSED
-    fail(breaker, 4)  # the count has begun anew
+    fail(breaker, 4)  # the count has started again
     assert breaker.state is CLOSED
 
 
@@ -119,10 +119,10 @@ def test_a_trial_that_fails_opens_it_for_another_cooldown(
 
 @pytest.mark.clause("W-17")
 def test_calls_from_before_it_opened_change_nothing(breaker: CircuitBreaker, clock: ManualClock) -> None:
-    """Fifty calls are out, five fail: the others' ends say nothing about now."""
+    """Fifty calls are running and five fail. How the others end says nothing about the present."""
     fail(breaker, 5)
     clock.advance(200)
-    breaker.record_failure()  # would begin the cooldown again
+    breaker.record_failure()  # would restart the cooldown
     breaker.record_success()  # would close it
     assert breaker.state is OPEN
     clock.advance(100)
@@ -143,7 +143,7 @@ def test_trials_of_an_earlier_time_change_nothing(
     breaker.record_failure()
     getattr(breaker, late)()  # while it is open
     clock.advance(300)
-    getattr(breaker, late)()  # and when it is half-open, before any new trial
+    getattr(breaker, late)()  # half-open, before any new trial
     assert breaker.state is HALF_OPEN
     assert [breaker.allow() for _ in range(4)] == [True, True, True, False]
 
@@ -159,7 +159,7 @@ def test_a_trial_that_never_returns_frees_its_place_after_the_cooldown(
     assert [breaker.allow() for _ in range(3)] == [True, True, False]
     clock.advance(199.75)
     assert not breaker.allow()
-    clock.advance(0.25)  # nothing was heard of the first for a whole cooldown
+    clock.advance(0.25)  # the first trial has not reported for a whole cooldown
     assert [breaker.allow() for _ in range(2)] == [True, False]
     clock.advance(100)
     assert [breaker.allow() for _ in range(3)] == [True, True, False]

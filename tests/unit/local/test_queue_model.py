@@ -1,4 +1,4 @@
-"""The queue against a plain list: whatever is done to it, it gives what sorting would."""
+"""The queue against a plain list: after any operations, it returns what sorting would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.campaign import campaign_size
 
 PRIORITIES = {"high": 0, "normal": 5, "low": 10, "also low": 10}
 CAPACITY = 60
-# Few due times, so that many items share one: quarters add up exactly.
+# Few different due times, so that many items share one. Quarters add up exactly.
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 
 
@@ -62,7 +62,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 5))
     def put_back(self, times: int) -> None:
-        """What was taken and not begun returns to its place, whatever has come since."""
+        """An item that was taken and put back returns to its place, whatever was enqueued meanwhile."""
         items = [self.queue.dequeue(block=False) for _ in range(times)]
         for item in items:
             if item is not None:
@@ -100,7 +100,7 @@ class QueueMachine(RuleBasedStateMachine):
 @pytest.mark.campaign
 @pytest.mark.parametrize("full", [2, 5, schedule.FULL])
 def test_model(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small buckets, so that they are halved and closed all the time, and with the real ones."""
+    """With small buckets, which are halved and closed all the time, and with the real size."""
     from hypothesis.stateful import run_state_machine_as_test
 
     monkeypatch.setattr(schedule, "FULL", full)

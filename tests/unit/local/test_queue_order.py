@@ -33,7 +33,7 @@ def drain(queue: PriorityDelayQueue) -> list[Any]:
 def test_lower_values_first_and_first_in_first_out_within_a_value(queue: PriorityDelayQueue) -> None:
     for job, priority in [("a", "low"), ("b", "normal"), ("c", "high"), ("d", "normal"), ("e", "high")]:
         queue.enqueue(job, priority)
-    queue.enqueue("f")  # normal, if nothing is said
+    queue.enqueue("f")  # normal is the default
     assert drain(queue) == ["c", "e", "b", "d", "f", "a"]
 
 
@@ -76,7 +76,7 @@ def test_all_that_is_due_competes_by_priority_and_then_by_the_order_of_enqueuein
     clock.advance(3)
     assert drain(queue) == [
         "high, due last",
-        "normal, due last",  # enqueued before the other two, if due after them
+        "normal, due last",  # enqueued before the other two, though due after them
         "normal, due second",
         "normal, at once",
         "low, due first",
@@ -107,7 +107,7 @@ def test_an_item_that_is_put_back_has_its_old_place() -> None:
     assert first is not None
     queue.enqueue("d")
     queue.shutdown()
-    queue.put_back(first)  # was accepted: neither a full queue nor one that is shut down refuses it
+    queue.put_back(first)  # already accepted: a full or shut down queue does not refuse it
     assert queue.snapshot()["depth"] == 4
     assert drain(queue) == ["a", "b", "c", "d"]
 
@@ -171,7 +171,7 @@ def test_setting_the_machines_clock_neither_hastens_nor_holds_up_an_item(jump: f
     first = queue.enqueue("first", delay_seconds=60)
     clock.shift = jump
     second = queue.enqueue("second", delay_seconds=60)
-    assert second.ready_at - first.ready_at == timedelta(seconds=jump)  # shown as the clock shows it
+    assert second.ready_at - first.ready_at == timedelta(seconds=jump)  # as the wall clock shows it
     clock.advance(59)
     assert drain(queue) == []
     clock.advance(1)

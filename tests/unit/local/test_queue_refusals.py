@@ -1,4 +1,4 @@
-"""What the queue does not accept, and what it says then."""
+"""What the queue refuses, and with which error."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_full_queue_refuses_until_there_is_room() -> None:
     clock = ManualClock()
     queue = PriorityDelayQueue(QueueSettings(max_in_memory=3), clock)
     queue.enqueue(1)
-    queue.enqueue(2, delay_seconds=10)  # what is delayed takes room too
+    queue.enqueue(2, delay_seconds=10)  # delayed items take room, too
     queue.enqueue(3)
     for delay in (0.0, 10.0):
         with pytest.raises(
@@ -58,9 +58,9 @@ def test_after_shutdown_nothing_is_accepted() -> None:
     queue = PriorityDelayQueue(QueueSettings(max_in_memory=1))
     queue.enqueue("accepted")
     queue.shutdown()
-    queue.shutdown()  # again: no harm
+    queue.shutdown()  # a second call does no harm
     with pytest.raises(QueueShutdownError, match="make a new PriorityDelayQueue"):
-        queue.enqueue("late")  # shut down, not only full: waiting would not help
+        queue.enqueue("late")  # not QueueFullError: waiting would not help
     assert queue.snapshot() == {"depth": 1, "ready": 1, "scheduled": 0, "shutdown": True}
     assert queue.dequeue().job == "accepted"
     assert queue.dequeue() is None

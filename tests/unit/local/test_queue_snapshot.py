@@ -1,4 +1,4 @@
-"""Looking at the queue, and emptying it."""
+"""Inspecting the queue, and emptying it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_counts_what_is_ready_and_what_is_delayed() -> None:
 
 @pytest.mark.clause("W-10")
 def test_the_numbers_fit_together_while_others_work() -> None:
-    """Producers and consumers at full speed; whatever moment a snapshot catches is a possible one."""
+    """Producers and consumers run at full speed: every snapshot shows a state that is possible."""
     queue = PriorityDelayQueue(QueueSettings(max_in_memory=10**6, warn_depth=10**6))
     total, threads = 4_000, []
     wrong: list[object] = []
@@ -89,7 +89,7 @@ def test_purge_clears_what_is_ready_and_what_is_delayed() -> None:
     clock.advance(1000)
     assert queue.dequeue(block=False) is None
     assert queue.purge() == 0
-    assert queue.enqueue("new").seq == 11  # not counted from the start: two items never share a number
+    assert queue.enqueue("new").seq == 11  # numbering goes on: two items never share a number
     assert queue.dequeue().job == "new"
 
 

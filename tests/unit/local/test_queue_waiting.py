@@ -1,4 +1,4 @@
-"""Blocking: who waits how long, and that nobody is forgotten. All on a clock that is moved by hand."""
+"""Blocking: which thread waits how long; none is forgotten. All on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_empty_queue_waits_without_end_and_without_polling(
     assert taker.waits
     queue.enqueue("job")
     assert taker.job() == "job"
-    assert clock.waits == [None]  # one wait, and it had no time limit
+    assert clock.waits == [None]  # one wait, without a time limit
 
 
 @pytest.mark.clause("W-06")
@@ -56,7 +56,7 @@ def test_an_item_that_is_due_earlier_shortens_the_wait(queue: PriorityDelayQueue
     queue.enqueue("in a minute", delay_seconds=60)
     wait_for(lambda: clock.waits == [3600, 60])
     clock.wait_for_sleepers(1)
-    queue.enqueue("in two minutes", delay_seconds=120)  # not earlier: nobody is woken for it
+    queue.enqueue("in two minutes", delay_seconds=120)  # due later: no thread is woken
     clock.advance(60)
     assert taker.job() == "in a minute"
     assert clock.waits == [3600, 60]
@@ -129,7 +129,7 @@ def test_who_leaves_without_having_kept_the_time_wakes_nobody(
 def test_a_thread_that_is_slow_to_wake_holds_up_no_other(
     queue: PriorityDelayQueue, clock: NotedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first was notified and has not run yet: the next item is told to the second."""
+    """The first thread was notified and has not run yet: the next item wakes the second."""
     slow, go = [True], threading.Event()
     wait = clock.wait
 
@@ -216,7 +216,7 @@ def test_who_is_interrupted_on_the_way_to_its_item_leaves_it_to_another(
     other = Taker(queue)
     clock.wait_for_sleepers(2)
     clock.interrupt_next = True
-    queue.enqueue("job")  # notifies the one that has waited longest
+    queue.enqueue("job")  # notifies the thread that has waited longest
     interrupted.end()
     assert isinstance(interrupted.error, KeyboardInterrupt)
     assert other.job() == "job"
@@ -276,11 +276,11 @@ def test_after_shutdown_delayed_items_are_still_delivered_when_due_and_then_none
     takers = [Taker(queue), Taker(queue), Taker(queue)]
     clock.wait_for_sleepers(3)
     queue.shutdown()
-    wait_for(lambda: len(clock.waits) == 6)  # all have looked, and wait again
+    wait_for(lambda: len(clock.waits) == 6)  # all have checked, and wait again
     clock.wait_for_sleepers(3)
     assert all(taker.waits for taker in takers)
     clock.advance(30)
-    # The one that gets it lets the others go.
+    # The thread that takes it releases the others.
     assert sorted(taker.job() or "" for taker in takers) == ["", "", "delayed"]
 
 
@@ -319,7 +319,7 @@ def test_a_stop_signal_ends_the_wait_but_not_before_what_is_ready(
     assert stopped.result() is None
     clock.wait_for_sleepers(1)
     assert other.waits
-    wait_for(lambda: clock.waits[-1] == 30)  # the time is kept by the other now, if it was not before
+    wait_for(lambda: clock.waits[-1] == 30)  # the other thread keeps the time now, if it did not before
     queue.enqueue("ready")
     assert other.job() == "ready"
     queue.enqueue("ready too")

@@ -1,4 +1,4 @@
-"""The buckets of delayed items: the right ones at the right time, and little work for many."""
+"""The buckets of delayed items: the right items at the right time, with little work for many."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def item(seq: int) -> QueueItem:
 @pytest.mark.clause("W-01", "W-05")
 @given(st.lists(st.one_of(st.integers(0, 5), st.just(-1), st.floats(0, 5))), st.sampled_from([2, 3, 8]))
 def test_a_timeline_gives_what_is_due_as_runs_in_seq_order(program: list[float], full: int) -> None:
-    """-1: time goes on by one; anything else is an item due so much later."""
+    """In a program, -1 advances the time by one; any other number is an item due that much later."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "FULL", full)
         timeline, now, waiting = Timeline(), 0.0, []
@@ -87,7 +87,7 @@ def patterns(count: int) -> dict[str, Callable[[int], float]]:
 @pytest.mark.clause("W-05")
 @pytest.mark.parametrize("pattern", patterns(1))
 def test_the_work_per_item_does_not_grow(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the due times: each item is moved a few times only, and promotion touches buckets, not items."""
+    """Whatever the due times: each item is moved only a few times, and promotion touches buckets, not items."""
     count = 40_000
     sizes = counted(monkeypatch)
     clock = ManualClock()
@@ -99,7 +99,7 @@ def test_the_work_per_item_does_not_grow(pattern: str, monkeypatch: pytest.Monke
     assert max(sizes, default=0) <= schedule.FULL + 1
     timelines = queue._schedule._timelines.values()
     assert sum(len(timeline._buckets) for timeline in timelines) < 8 * count / schedule.FULL + 20
-    for timeline in timelines:  # one that is large is due as a whole or not at all
+    for timeline in timelines:  # a large one has a single due time
         for start, bucket in zip(timeline._starts, timeline._buckets, strict=True):
             assert len(bucket.items) <= schedule.FULL or start == bucket.end
     sizes.clear()
@@ -133,7 +133,7 @@ def test_items_that_fall_due_one_by_one_are_moved_a_few_times_each(monkeypatch: 
 @pytest.mark.clause("W-05")
 @pytest.mark.campaign
 def test_no_dequeue_takes_long_however_many_are_due_at_once() -> None:
-    """1,000,000 in a full campaign: the longest dequeue stays under 50 ms, of CPU time: it never waits."""
+    """With 1,000,000 items in a full campaign the longest dequeue takes less than 50 ms of CPU time; it never waits."""
     count, chance = campaign_size(1_000_000), random.Random(5)
     for due in (lambda: chance.uniform(1, 90), lambda: 60.0):
         clock = ManualClock()
@@ -142,7 +142,7 @@ def test_no_dequeue_takes_long_however_many_are_due_at_once() -> None:
             queue.enqueue(number, ("high", "normal", "low")[number % 3], due())
         clock.advance(100)
         gc.collect()
-        gc.freeze()  # what the collector owes for a million new objects is not the queue's pause
+        gc.freeze()  # garbage collection of a million new objects is not the queue's pause
         durations = []
         try:
             for _ in range(count):

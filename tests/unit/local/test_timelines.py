@@ -1,4 +1,4 @@
-"""The two example timelines of the document, to the millisecond, on a clock that is moved by hand."""
+"""The two example timelines of the document, to the millisecond, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Job:
 
 
 class Timeline:
-    """What happened when, in milliseconds of the clock; and handlers that take its time."""
+    """Records what happened when, in milliseconds of the clock. Its handlers take time on this clock."""
 
     def __init__(self, clock: NotedClock) -> None:
         self.clock = clock
@@ -29,7 +29,7 @@ class Timeline:
         self.events.append((round(self.clock.monotonic() * 1000), what))
 
     def take(self, milliseconds: int) -> None:
-        """Work for so long: until the test has moved the clock."""
+        """Work this long: wait until the test has moved the clock."""
         self.clock.wait(Parker(), milliseconds / 1000)
 
     def advance(self, milliseconds: int) -> None:
@@ -82,7 +82,7 @@ def test_delayed_retry(timeline: Timeline, queue: PriorityDelayQueue) -> None:
 
     def reconcile(job: Job) -> None:
         timeline.note(f"attempt {job.attempt}")
-        if job.attempt == 1:  # missing: a retry is noted, and nobody enqueues it here
+        if job.attempt == 1:  # missing: a retry time is recorded, and nothing is enqueued here
             scheduled_retry_at.append(timeline.clock.time() + half_an_hour / 1000)
 
     queue.enqueue(Job(102))
@@ -90,8 +90,8 @@ def test_delayed_retry(timeline: Timeline, queue: PriorityDelayQueue) -> None:
     worker.start()
     wait_for(lambda: bool(scheduled_retry_at))
     timeline.advance(10 * 60_000)
-    assert queue.snapshot()["depth"] == 0  # not enqueued by itself
-    # The scheduler comes by, ten minutes later.
+    assert queue.snapshot()["depth"] == 0  # not enqueued automatically
+    # The scheduler runs ten minutes later.
     remaining = scheduled_retry_at[0] - timeline.clock.time()
     item = queue.enqueue(Job(102, attempt=2), delay_seconds=remaining)
     assert item.ready_at.timestamp() == scheduled_retry_at[0]

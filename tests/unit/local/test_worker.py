@@ -1,4 +1,4 @@
-"""The worker thread and the pool, on a clock that is moved by hand."""
+"""The worker thread and the pool, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_it_is_one_daemon_thread_that_waits_five_seconds_at_a_time(
 def test_another_poll_timeout(queue: PriorityDelayQueue, clock: NotedClock) -> None:
     with Worker(queue, print, poll_timeout=0.5):
         clock.wait_for_sleepers(1)
-    assert clock.waits == [0.5]  # and stop() did not wait for it to pass
+    assert clock.waits == [0.5]  # stop() did not wait for it to pass
 
 
 @pytest.mark.clause("W-13")
@@ -93,7 +93,7 @@ def test_a_worker_that_is_stopped_works_off_what_is_ready_and_logs_what_stays(
     queue.enqueue("delayed too", "high", delay_seconds=7200)
     worker.start()
     assert begun.wait(10)
-    assert not worker.stop(timeout=0.01)  # it is at work
+    assert not worker.stop(timeout=0.01)  # it is working
     assert worker.is_alive()
     go.set()
     assert worker.stop(10)
@@ -136,7 +136,7 @@ def test_it_may_be_stopped_from_its_own_handler(queue: PriorityDelayQueue) -> No
     ended: list[bool] = []
     worker = Worker(queue, lambda job: ended.append(worker.stop()))
     queue.enqueue("first")
-    queue.enqueue("second")  # ready: worked off all the same
+    queue.enqueue("second")  # it is ready, so it is still run
     worker.start()
     assert worker.join(10)
     assert ended == [False, False]
@@ -301,7 +301,7 @@ def test_a_pool_works_on_as_many_jobs_at_once_as_it_has_threads(
     together, done, lock = threading.Barrier(4), [], threading.Lock()
 
     def handler(job: int) -> None:
-        together.wait(10)  # passed only when four are here at the same time
+        together.wait(10)  # passed only when all four are here
         with lock:
             done.append((job, threading.current_thread().name))
 

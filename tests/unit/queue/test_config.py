@@ -1,4 +1,4 @@
-"""QueueConfig, consumer names, and what the consumers accept of it; no server is contacted."""
+"""QueueConfig, consumer names, and which settings the consumers accept. No server is contacted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.block_ms = 0  # type: ignore[misc]
     with pytest.raises(QueueConfigError):
-        dataclasses.replace(config, block_ms=0)  # and a changed copy is checked as well
+        dataclasses.replace(config, block_ms=0)  # a changed copy is checked, too
     assert config == QueueConfig("orders", "billing", "alice")
     assert hash(config) == hash(QueueConfig("orders", "billing", "alice"))
 

@@ -1,4 +1,4 @@
-"""What importing the queue brings along."""
+"""What importing the queue imports."""
 
 from __future__ import annotations
 

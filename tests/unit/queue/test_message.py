@@ -1,4 +1,4 @@
-"""The values that come out of the queue, and its errors as values."""
+"""The values that the queue returns, and its errors as values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ def test_a_message_is_a_frozen_value() -> None:
     message = QueueMessage("1-1", {"n": [1]}, "orders", "billing")
     assert message == QueueMessage("1-1", {"n": [1]}, "orders", "billing")
     assert message != QueueMessage("1-1", {"n": [2]}, "orders", "billing")
-    assert {message, QueueMessage("1-1", {"n": [1]}, "orders", "billing")} == {
-        message
-    }  # hashable, with a dict in it
+    # It is hashable, although it holds a dict.
+    assert {message, QueueMessage("1-1", {"n": [1]}, "orders", "billing")} == {message}
     assert not hasattr(message, "__dict__")
     for value in (message, MalformedEntry("1-1", "orders", "billing", "why", 5)):
         for field in dataclasses.fields(value):
@@ -58,7 +57,7 @@ def test_every_error_of_the_queue_is_a_queue_error() -> None:
         errors.MalformedEntryError,
     ):
         assert issubclass(kind, errors.QueueError)
-        # Whether it is worth another try is the caller's to judge: no error says so.
+        # Whether to try again is for the caller to decide: no error says so.
         assert not [name for name in dir(kind) if "retr" in name.lower() or "fatal" in name.lower()]
     assert issubclass(errors.QueueConfigError, ValueError)
     assert issubclass(errors.QueuePayloadError, errors.PayloadError)

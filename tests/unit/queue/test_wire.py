@@ -1,4 +1,4 @@
-"""Packing and parsing: bytes in, bytes out."""
+"""Packing commands and parsing replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_packed_command_is_what_the_client_would_send(parts: list[Any]) -> Non
     def encode(value: Any) -> bytes:
         return value if isinstance(value, bytes) else str(value).encode()
 
-    # The client takes a command name with a space for two words: ours never have one.
+    # The client splits a command name at a space: ours never have one.
     theirs = b"".join(PythonRespSerializer(10_000, encode).pack("NAME", *parts))
     assert pack("NAME", *parts) == theirs
 
@@ -59,7 +59,7 @@ def test_what_is_json_comes_back_equal(payloads: list[dict[str, Any]]) -> None:
 
 @given(st.lists(st.lists(st.binary(max_size=30), max_size=6), max_size=6))
 def test_any_fields_at_all_are_a_message_or_a_reason(rows: list[list[bytes]]) -> None:
-    """Whatever strangers write: nothing raises, nothing is lost, and reasons are short and printable."""
+    """Whatever other programs write: nothing raises, nothing is lost, and reasons are short and printable."""
     rows = [row[: len(row) // 2 * 2] for row in rows]
     entries = [[f"{n}-0".encode(), row] for n, row in enumerate(rows)]
     messages, malformed = parse_entries(entries, "orders", "billing")

@@ -1,7 +1,7 @@
-"""A second opinion on reports, written from the specification alone: tables and exact fractions, nothing of ours.
+"""A second implementation of the verdicts, from the specification alone: tables and exact fractions, none of our code.
 
-Where a difference lies within a trillionth of a threshold, doubles and fractions may fall on different sides of it: then
-the oracle accepts either. There are few of these, and the tests count them.
+Within a trillionth of a threshold, doubles and fractions may fall on different sides of it: there the oracle accepts
+either. These cases are rare, and the tests count them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NAMES = ("views", "clicks", "conversions")
 EDGE = Fraction(1, 10**12)
 HOUR = Fraction(3_600_000_000)
 
-# Of the largest difference, whatever its sign: up to this, that.
+# By the absolute value of the largest difference: the first row whose limit is not exceeded.
 BY_SIZE = [
     (Fraction(5, 100), "MATCHED", None, 1),
     (Fraction(10, 100), "DISCREPANCY_LOW", "LOW", -1),
     (Fraction(20, 100), "DISCREPANCY_MEDIUM", "MEDIUM", -3),
     (None, "DISCREPANCY_HIGH", "HIGH", -5),
 ]
-# Of the largest difference above: from this on, that.
+# By the largest positive difference: the first row whose limit is reached.
 OVERCLAIMED = [(Fraction(50, 100), "CRITICAL"), (Fraction(20, 100), "HIGH")]
 ALERTS = {
     ("AFFILIATE_OVERCLAIMED", "CRITICAL"): ("fraud", "critical"),
@@ -38,13 +38,13 @@ Observed = tuple[int | None, int | None, int | None]
 class Opinion:
     status: str
     level: str | None
-    delta: int | None  # hundredths
+    delta: int | None  # in hundredths
     confidence: Fraction
     missing: tuple[str, ...]
 
 
 def opinions(claimed: tuple[int, int, int], observed: Observed, elapsed: timedelta) -> list[Opinion]:
-    """What the verdict may be; more than one only on a threshold."""
+    """The acceptable verdicts; more than one only on a threshold."""
     missing = tuple(name for name, value in zip(NAMES, observed, strict=True) if value is None)
     confidence = Fraction(3 - len(missing), 3)
     if len(missing) == 3:
@@ -100,7 +100,7 @@ def alert(opinion: Opinion, next_at: datetime | None) -> tuple[str, str] | None:
 
 @dataclass
 class Sample:
-    """A report drawn at random, and what its platform will say at each attempt."""
+    """A random report, and what its platform answers at each attempt."""
 
     claimed: tuple[int, int, int]
     answers: list[Observed]
@@ -111,7 +111,7 @@ class Sample:
 
 
 def draw(random: random.Random) -> Sample:
-    """Of every kind: tiny and huge numbers, honest, grown, lagging, invented, with gaps, on the thresholds."""
+    """Draw every kind: tiny and huge numbers, honest, grown, lagging, invented, with gaps, on the thresholds."""
     observed = tuple(int(10 ** random.uniform(0, random.choice([1, 4, 18]))) for _ in NAMES)
     if random.random() < 0.1:
         observed = tuple(0 if random.random() < 0.5 else value for value in observed)
@@ -123,7 +123,7 @@ def draw(random: random.Random) -> Sample:
         )
         for value in observed
     )
-    if random.random() < 0.05:  # exactly on a threshold, and just beside it
+    if random.random() < 0.05:  # exactly on a threshold, or just beside it
         share = random.choice([5, 10, 20, 50])
         observed = tuple(100 * random.randint(1, 1000) for _ in NAMES)
         claimed = tuple(value + value * share // 100 + random.choice([-1, 0, 1]) for value in observed)

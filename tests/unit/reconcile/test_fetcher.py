@@ -1,4 +1,4 @@
-"""Asking platforms: breakers are consulted, failures are data, adapters come from code only."""
+"""Asking platforms: breakers are consulted, failures are data, adapters come only from code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from conquiet.testing import ManualClock
 
 
 class Moody(PlatformAdapter):
-    """Does what it was told to, and counts."""
+    """Returns or raises what it was given, in turn, and counts its calls."""
 
     def __init__(self, *moods: Exception | Metrics) -> None:
         self.moods = list(moods)
@@ -69,7 +69,7 @@ def test_every_failure_is_an_outcome(
     assert outcome.observed_at.timestamp() == clock.time()
     assert outcome.retry_after == (30.0 if code is FetchError.RATE_LIMITED else None)
     bugs = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(bugs) == isinstance(mood, KeyError)  # a bug is not passed over in silence
+    assert len(bugs) == isinstance(mood, KeyError)  # a bug is logged
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_an_open_breaker_means_that_no_call_is_made() -> None:
     asked = fetcher(adapter, clock)
     codes = [asked.fetch("instagram", "p1").error_code for _ in range(7)]
     assert codes == ["fetch_error"] * 3 + ["rate_limited", "auth_error"] + ["circuit_open"] * 2
-    assert adapter.calls == 5  # rate limits and refused credentials count as failures too
+    assert adapter.calls == 5  # rate limits and refused credentials count as failures, too
     clock.advance(299.9)
     assert asked.fetch("instagram", "p1").error_code == "circuit_open"
     clock.advance(0.1)
-    assert asked.fetch("instagram", "p1").metrics == FINE  # a probe, and it closes the breaker
+    assert asked.fetch("instagram", "p1").metrics == FINE  # a trial call, which closes the breaker
     assert asked.fetch("instagram", "p1").metrics == FINE
     assert adapter.calls == 7
 
@@ -174,7 +174,7 @@ def test_a_platform_in_data_imports_and_runs_nothing(tmp_path: Path, monkeypatch
             ReconcileConfigError, match="there is no adapter .*; registered are: http, simulated"
         ):
             PlatformFetcher.from_settings({"instagram": {"adapter": name}})
-    assert breakers.states() == {}  # nor does it fill the registry of breakers
+    assert breakers.states() == {}  # unknown platforms do not fill the registry of breakers
     assert "trap_module" not in set(sys.modules) - before
     assert not (tmp_path / "sprung").exists()
 
@@ -195,7 +195,7 @@ def test_only_adapter_classes_are_registered(thing: Any) -> None:
 
 def test_adapters_are_made_of_settings_by_registered_name() -> None:
     registry = AdapterRegistry({"moody": Moody})
-    registry.register("moody", Moody)  # the same again is no conflict
+    registry.register("moody", Moody)  # registering the same class again is no conflict
     with pytest.raises(ReconcileConfigError, match="there is an adapter named 'moody' already"):
         registry.register("moody", SimulatedAdapter)
     assert ADAPTERS.names == ("http", "simulated")

@@ -1,4 +1,4 @@
-"""What travels through queues, and what importing the room brings along."""
+"""What travels through queues, and what importing the room imports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_rules_alone_bring_no_database_and_no_web() -> None:
-    """They run on Spark's executors, where neither need be installed."""
+    """They run on Spark's executors, where neither needs to be installed."""
     result = run("import sys; from conquiet.reconcile import classify, DEFAULT_RULES; print(*sys.modules)")
     assert result.returncode == 0, result.stderr
     assert {"sqlalchemy", "starlette", "uvicorn", "msgspec"} & set(result.stdout.split()) == set()

@@ -20,7 +20,7 @@ def test_a_burst_of_twenty_then_one_a_second() -> None:
     assert [limiter.wait_for("ann") for _ in range(20)] == [0.0] * 20
     assert limiter.wait_for("ann") == pytest.approx(1.0)
     clock.advance(0.25)
-    assert limiter.wait_for("ann") == pytest.approx(0.75)  # asking costs nothing
+    assert limiter.wait_for("ann") == pytest.approx(0.75)  # a refused call costs nothing
     clock.advance(0.75)
     assert limiter.wait_for("ann") == 0.0
     assert limiter.wait_for("ann") == pytest.approx(1.0)
@@ -37,7 +37,7 @@ def test_affiliates_do_not_pay_for_each_other() -> None:
 
 
 def test_it_is_a_token_bucket() -> None:
-    """Against the textbook's bucket, at random times."""
+    """Compared with a textbook token bucket, at random times."""
     draws = random.Random(2)
     clock = ManualClock()
     limiter = RateLimiter(IntakeRules(per_minute=90, burst=4), clock)
@@ -48,7 +48,7 @@ def test_it_is_a_token_bucket() -> None:
         now = clock.monotonic()
         tokens, last = min(4.0, tokens + (now - last) * 1.5), now
         if abs(tokens - 1) < 1e-6:
-            continue  # rounding decides
+            continue  # the result depends on rounding
         wait = limiter.wait_for("ann")
         if tokens >= 1:
             tokens -= 1
@@ -72,5 +72,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert limiter.wait_for("ann") == 0.0
     for number in range(1_000):
         limiter.wait_for(f"crowd {number}")
-        assert limiter.wait_for("ann") > 0.0  # who keeps coming is not forgotten
+        assert limiter.wait_for("ann") > 0.0  # an affiliate that keeps calling is not forgotten
     assert len(limiter._full_at) == 100

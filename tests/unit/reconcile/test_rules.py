@@ -1,4 +1,4 @@
-"""The rules are data, with the defaults of the specification, and refuse what makes no sense."""
+"""The rules are data, with the defaults of the specification, and refuse values that make no sense."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_defaults_are_those_of_the_specification() -> None:
 
 
 def test_rules_hold_data_only() -> None:
-    """What Spark cannot be given has no place in them."""
+    """They are sent to Spark's executors."""
 
     def leaves(value: Any) -> Any:
         if dataclasses.is_dataclass(value):

@@ -1,4 +1,4 @@
-"""The platform that does not exist."""
+"""The simulated platform."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_fields_and_posts_are_missing_at_the_given_rates() -> None:
 
 
 def test_its_rate_limit_is_by_the_minute_of_the_clock() -> None:
-    clock = ManualClock(start=1_700_000_010.0)  # half a minute into a minute
+    clock = ManualClock(start=1_700_000_010.0)  # 30 seconds into a minute of the clock
     adapter = SimulatedAdapter(calls_per_minute=3, clock=clock)
     assert outcomes(adapter, 5) == ["ok"] * 3 + [PlatformRateLimitError.__name__] * 2
     with pytest.raises(PlatformRateLimitError) as limited:

@@ -1,4 +1,4 @@
-"""Reports as they are handed in: every refusal names its field and its reason."""
+"""Submitted reports: every refusal names its field and its reason."""
 
 from __future__ import annotations
 

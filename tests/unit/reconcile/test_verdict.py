@@ -1,4 +1,4 @@
-"""The verdict on a report, at its edges and against a second opinion."""
+"""The verdict on a report: its edge cases, and compared with the oracle."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_largest_claims_do_not_overflow() -> None:
 
 
 def test_every_operation_is_a_double_in_the_written_order() -> None:
-    """The same formula, with every single result forced into eight bytes: what Spark's doubles come to."""
+    """The same formula with every intermediate result forced into eight bytes, as Spark's doubles are."""
 
     def double(value: float) -> float:
         return float(struct.unpack("<d", struct.pack("<d", value))[0])
@@ -155,7 +155,7 @@ def test_random_reports_agree_with_a_second_opinion() -> None:
         assert verdict.confidence == float(accepted[0].confidence)
         on_an_edge += len(accepted) > 1
         seen.add((verdict.status, verdict.level))
-    assert len(seen) == 8  # every status, overclaims of both levels
+    assert len(seen) == 8  # every status, overclaims at both levels
     assert on_an_edge < count / 20
 
 
@@ -213,7 +213,7 @@ def test_who_is_alerted(
     ("views", "clicks", "conversions", "priority"),
     [
         (100, 36, 0, "high"),
-        (100, 35, 0, "normal"),  # not above
+        (100, 35, 0, "normal"),  # on the threshold, not above it
         (99, 99, 0, "normal"),  # too few to tell
         (10_000, 20, 13, "high"),
         (10_000, 20, 12, "normal"),
@@ -248,7 +248,7 @@ def test_classify_is_fast_enough_for_a_hundred_thousand_reports_a_second() -> No
     samples = [oracle.draw(draws) for _ in range(5_000)]
     cases = [(Metrics(*sample.claimed), Metrics(*sample.answers[0])) for sample in samples]
     best = 0.0
-    for _ in range(20):  # processor time, and the best of many: other tests may have the machine
+    for _ in range(20):  # CPU time, and the best of many: other tests may load the machine
         begun = time.process_time()
         for claimed, observed in cases:
             classify(claimed, observed, 3.5)

@@ -1,4 +1,4 @@
-"""One test, both variants of the engine: steps are written once and run as functions or as coroutines."""
+"""One test for both variants of the engine: steps are written once and run as functions or as coroutines."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def nothing(*args: Any) -> None:
 
 
 class Engine:
-    """One variant. A step is a function, or a generator function that yields where it waits: for a number of seconds,
-    or for a `threading.Event`."""
+    """One variant of the engine.
+
+    A step is a function, or a generator function that yields what it waits for: seconds, or a `threading.Event`.
+    """
 
     def __init__(self, variant: str) -> None:
         self.variant = variant
@@ -66,7 +68,7 @@ class Engine:
     def consume(
         self, task: Any, source: Any, policy: ConsumerPolicy | None = None, **options: Any
     ) -> ConsumeReport:
-        """`source`: transactions, or a connector with `fetch` and perhaps `settle`, written as steps are."""
+        """Run the loop on transactions, or on a connector whose `fetch` and optional `settle` are steps."""
         if not hasattr(source, "fetch"):
             source = Batches(source)
         connector = _Connector(source, self.variant)
@@ -74,13 +76,13 @@ class Engine:
         return call if self.variant == "threads" else asyncio.run(call)
 
     def live(self, task: Any, transaction: Transaction, policy: ConsumerPolicy | None = None) -> Outcome:
-        """The life of one transaction."""
+        """Process one transaction without a loop."""
         call = task.start_processing(transaction, policy or ConsumerPolicy())
         return call if self.variant == "threads" else asyncio.run(call)
 
 
 class Batches:
-    """Transactions, handed out as they are asked for."""
+    """A connector that hands out transactions as they are asked for."""
 
     def __init__(self, transactions: Iterable[Transaction]) -> None:
         self._left = list(transactions)
@@ -165,7 +167,7 @@ def policy(
 
 
 def failing(*failures: BaseException | None, value: Any = None) -> Step:
-    """A step that raises these in turn, and then returns `value`."""
+    """A step that raises these in turn (None: returns), and then returns `value`."""
     left: Sequence[BaseException | None] = list(failures)
 
     def step(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Secrets to look for, and exceptions that hold them in every place an exception has."""
+"""Secrets to look for, and exceptions that hold them in every place where an exception can."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ every_dsn = pytest.mark.parametrize("dsn", DSNS, ids=["redis", "url", "keywords"
 
 
 class Unusual:
-    """Exceptions that keep their text elsewhere than in `args`."""
+    """Exceptions whose text is not in `args`."""
 
     class Composed(Exception):
         def __init__(self, dsn: str) -> None:
@@ -48,7 +48,7 @@ class Unusual:
 
 
 def chained(dsn: str) -> Exception:
-    """The secret three exceptions down, once as a cause and once as a context."""
+    """An exception with the secret three levels down, along a cause and a context."""
     try:
         try:
             try:

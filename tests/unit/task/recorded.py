@@ -1,4 +1,4 @@
-"""Spans as an OpenTelemetry SDK records them, with a provider of the test's own."""
+"""Spans as an OpenTelemetry SDK records them, with a provider for one test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Recorded:
-    """Give `provider` to a task as its `tracer_provider`, then ask for the spans that have ended."""
+    """Give `provider` to a task as its `tracer_provider`, then read the spans that have ended."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -41,7 +41,7 @@ class Recorded:
         return [*(self.path(above) if above else ()), span.name]
 
     def tree(self) -> list[Any]:
-        """What has ended as nested lists, in the order in which it began."""
+        """The ended spans as nested lists, in the order in which they began."""
         return [self._below(span) for span in self if self.parent(span) is None]
 
     def _below(self, span: ReadableSpan) -> list[Any]:
@@ -49,7 +49,7 @@ class Recorded:
         return [span.name, *map(self._below, children)]
 
     def text(self) -> str:
-        """Everything that the spans say."""
+        """Everything in the spans as text."""
         return "\n".join(span.to_json() for span in self)
 
 

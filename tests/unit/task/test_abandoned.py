@@ -1,4 +1,4 @@
-"""Threads that run past a time limit: counted, shown, bounded; and the engine works on at full strength."""
+"""Threads that run past a time limit are counted, reported and bounded, and the engine keeps its full concurrency."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.unit.task.both import Batches, Engine, on_both, policy, transactions
 
 pytestmark = pytest.mark.clause("E-32")
 
-SOON = RetryPolicy(1, timeout=0.25)  # enough for a call that does nothing, on a busy machine too
+SOON = RetryPolicy(1, timeout=0.25)  # enough for a call that does nothing, even on a busy machine
 
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """What the hanging calls of a test wait for; in the end they all get it."""
+    """An event that the hanging calls of a test wait for. It is set at the end."""
     event = threading.Event()
     yield event
     event.set()
@@ -34,7 +34,7 @@ def release() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A class name for the test's task: metrics are kept by it."""
+    """A unique class name for the test's task: metrics are kept by class name."""
     return "".join(part.title() for part in request.node.name.split("_")).replace("[", "").replace("]", "")
 
 
@@ -66,7 +66,7 @@ def test_they_are_in_the_report_and_in_a_metric_that_falls_when_they_end(
     assert report.abandoned_threads == 3
     assert (report.succeeded, report.failed) == (5, 3)
     assert report.by_category == {"TIMEOUT": 3}
-    assert gauge(name) == 3  # the loop has ended, they have not
+    assert gauge(name) == 3  # the loop has ended, the threads have not
     release.set()
     eventually(0, name)
     assert report.abandoned_threads == 3
@@ -166,7 +166,7 @@ def test_within_the_bound_it_goes_on(release: threading.Event) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_no_place_is_lost_to_them(concurrency: int, release: threading.Event) -> None:
-    """After as many timeouts as there are places, three times over, as many run side by side as before."""
+    """After three times as many timeouts as there are places, as many transactions run in parallel as before."""
     hanging = 3 * concurrency
     together = threading.Barrier(concurrency)
     running, most, lock = 0, 0, threading.Lock()
@@ -179,7 +179,7 @@ def test_no_place_is_lost_to_them(concurrency: int, release: threading.Event) ->
         with lock:
             running += 1
             most = max(most, running)
-        together.wait(20)  # only all of them together get past this
+        together.wait(20)  # passed only when all are here
         with lock:
             running -= 1
 
@@ -194,7 +194,7 @@ def test_no_place_is_lost_to_them(concurrency: int, release: threading.Event) ->
 
 
 def test_one_that_ends_makes_room_for_another(name: str) -> None:
-    """Five hang in all, never two at once: a bound of one is not reached."""
+    """Five calls hang in total, but never two at a time: a bound of one is not reached."""
     gates = [threading.Event() for _ in range(10)]
 
     def process(transaction: Transaction) -> None:
@@ -259,7 +259,7 @@ def test_what_the_end_of_the_loop_cuts_off_is_counted_as_well(release: threading
 
     def process(transaction: Transaction) -> None:
         begun.set()
-        release.wait(30)  # without a limit of its own: it runs on a runner's thread
+        release.wait(30)  # without its own limit, so it runs on a runner's thread
 
     engine = Engine("threads")
     report = engine.consume(

@@ -1,4 +1,4 @@
-"""Contexts: they cross threads, tasks and time limits, are shared by retries, and never reach another transaction."""
+"""Contexts cross threads, tasks and time limits, are shared by retries, and never reach another transaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def current_span_id() -> int:
 def test_no_span_of_one_transaction_is_above_anothers(
     variant: str, timeout: float | None, concurrency: int, spans: Recorded
 ) -> None:
-    """Every step opens spans of its own, waits in them among all the others, fails now and then, and leaks one."""
+    """Every step opens its own spans, waits inside them among all the others, sometimes fails, and leaks one."""
 
     def step(name: str) -> Any:
         def run(transaction: Transaction, *rest: Any) -> Iterator[float]:
@@ -49,7 +49,7 @@ def test_no_span_of_one_transaction_is_above_anothers(
                 yield 0.0005 * (number % 4)
                 with spans.tracer.start_as_current_span(f"{name} inner", attributes={"tx": transaction.id}):
                     yield 0
-                context.attach(context.set_value("leaked", transaction.id))  # and never detached
+                context.attach(context.set_value("leaked", transaction.id))  # never detached
                 leaked = spans.tracer.start_span(f"{name} leaked", attributes={"tx": transaction.id})
                 context.attach(trace.set_span_in_context(leaked))
                 leaked.end()
@@ -88,7 +88,7 @@ def test_no_span_of_one_transaction_is_above_anothers(
     assert owned > 140 * 8
     lives = {attributes(span)["conquiet.transaction_id"] for span in spans.named("start_processing")}
     assert len(lives) == 140
-    # Attempts are told apart too: the steps' own spans are below the attempt that ran them.
+    # Attempts are separate, too: the spans of a step are below the attempt that ran it.
     for name, attempt in {
         "process": "process",
         "success": "handle_success",
@@ -227,7 +227,7 @@ def test_one_asyncio_task_that_runs_several_loops_keeps_them_apart(spans: Record
 def test_what_a_step_sets_is_seen_by_nobody_else(
     variant: str, timeout: float | None, concurrency: int
 ) -> None:
-    """Not by other transactions, nor by later steps and attempts: each starts from the caller's context."""
+    """Not by other transactions, and not by later steps and attempts: each starts from the caller's context."""
     seen: Counter[str] = Counter()
 
     def step(transaction: Transaction, *rest: Any) -> Iterator[float]:
@@ -253,7 +253,7 @@ def test_what_a_step_sets_is_seen_by_nobody_else(
 @on_both
 @LIMITS
 def test_the_thread_of_a_step_holds_nothing_of_the_last_one(variant: str, timeout: float | None) -> None:
-    """Threads are used again: a context variable of the thread itself would show."""
+    """Threads are reused: a value left in the thread's own context would be visible."""
     engine = Engine(variant)
     found: list[dict[Any, Any]] = []
 

@@ -1,4 +1,4 @@
-"""`with_context`, `run_with_timeout` and their asynchronous twins: contexts taken along, limits kept."""
+"""`with_context`, `run_with_timeout` and their asynchronous variants: contexts are carried, limits are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_with_context_takes_todays_context_to_another_thread(spans: Recorded) ->
         here = ("today", current_span_id())
     request.reset(token)
     found: list[Any] = []
-    for _ in range(2):  # what a call changes, the next one does not see
+    for _ in range(2):  # the next call does not see what a call changes
         thread = threading.Thread(target=lambda: found.append(carried()))
         thread.start()
         thread.join()

@@ -1,4 +1,4 @@
-"""Coroutine functions in the variant on threads are refused before anything runs."""
+"""The variant on threads refuses coroutine functions before anything runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Nothing(ConsumerTask):
 
 
 class One:
-    """A connector that has one transaction."""
+    """A connector with one transaction."""
 
     def __init__(self) -> None:
         self._left = [Transaction("a")]
@@ -68,7 +68,7 @@ def test_a_coroutine_function_as_on_outcome_is_refused() -> None:
         Nothing().consume_transactions(One(), on_outcome=on_outcome)  # type: ignore[arg-type]
 
 
-# What cannot be seen beforehand is refused when it shows, and never as an internal error.
+# What cannot be seen beforehand is refused when it is called, and never as an internal error.
 
 
 async def later(*arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""The life of one transaction: what handlers are told and what is returned, object by object."""
+"""The life of one transaction: what handlers get and what is returned, object by object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TX = Transaction("tx-1", {"amount": 3})
 
 
 class Told(ConsumerTask):
-    """Fails as it is told to, and keeps what its handlers get."""
+    """Raises the given errors in turn, and records what its handlers get."""
 
     def __init__(self, *errors: BaseException) -> None:
         self.errors = list(errors)
@@ -149,7 +149,7 @@ def test_an_exception_handler_that_raises_what_it_was_told_is_not_retried_if_tha
 
 
 class Blocking(Told):
-    """Takes its time without giving way: no limit can interrupt it, on asyncio least of all."""
+    """Blocks without yielding: no limit can interrupt it, least of all on asyncio."""
 
     def __init__(self, driver: VirtualDriver, seconds: float, *errors: BaseException) -> None:
         super().__init__(*errors)

@@ -28,7 +28,7 @@ from conquiet.task.mixins.policies import (
 
 
 class Batches:
-    """A connector that hands out what it was given, batch by batch."""
+    """A connector that hands out the given batches."""
 
     def __init__(self, *batches: Any) -> None:
         self.batches = list(batches)
@@ -55,7 +55,7 @@ class Settled(Batches):
 
 
 class Refusing(ConsumerTask):
-    """Refuses every odd number."""
+    """Rejects every odd number."""
 
     def process_transaction(self, transaction: Transaction) -> Any:
         if transaction.payload % 2:
@@ -190,7 +190,7 @@ def test_what_on_outcome_raises_is_raised_with_the_account_as_a_note() -> None:
 
 
 class Endless(Batches):
-    """There is always one more."""
+    """A connector that always has one more transaction."""
 
     def __init__(self) -> None:
         super().__init__()

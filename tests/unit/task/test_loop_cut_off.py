@@ -1,4 +1,4 @@
-"""Ends in the middle of work: what was cut off touches nothing afterwards, and every transaction is told of once."""
+"""Ends in the middle of work: what was cut off changes nothing afterwards, and every transaction is reported once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.campaign import campaign_size
 
 
 class Source:
-    """Numbered transactions without end; keeps what it is told."""
+    """An endless source of numbered transactions. Records what is settled and released."""
 
     def __init__(self) -> None:
         self.fetched = 0
@@ -75,7 +75,7 @@ def test_a_thread_that_was_cut_off_touches_nothing_when_it_comes_back() -> None:
                 seen.append("exception")
 
         report = Slow().consume_transactions(source, policy(2, 2, timeout=10.0), clock=clock)
-        assert clock.monotonic() == pytest.approx(10.5)  # a moment to notice, and no longer
+        assert clock.monotonic() == pytest.approx(10.5)  # half a second to notice, and no longer
         assert (report.stop_reason, report.fetched, report.unsettled) == (StopReason.LOOP_TIMEOUT, 2, 2)
         assert (report.processed, report.abandoned_threads) == (0, 2)
         assert seen == []
@@ -191,7 +191,7 @@ def test_an_interrupt_carries_the_account_as_a_note(runner: asyncio.Runner) -> N
 @pytest.mark.campaign
 @pytest.mark.clause("E-17", "E-29", "E-36")
 def test_whenever_the_loop_ends_each_transaction_is_told_of_once() -> None:
-    """In real time, with threads that finish at just about the moment when they are cut off."""
+    """In real time, with threads that finish at about the moment when they are cut off."""
     for run in range(campaign_size(1_000)):
         pick = random.Random(run)
         source, shown = Source(), Counter[str]()
@@ -210,7 +210,7 @@ def test_whenever_the_loop_ends_each_transaction_is_told_of_once() -> None:
             on_outcome=show,
         )
         assert report.fetched == report.succeeded + report.failed + report.unsettled
-        # (What a fetch brings that was itself cut off is not among them: it was never handed over.)
+        # Transactions of a fetch that was itself cut off are not included: they were never handed over.
         assert shown == Counter(f"t{number}" for number in range(report.fetched))
         assert Counter(source.settled + source.released) == shown
         assert len(source.released) == report.unsettled

@@ -1,4 +1,4 @@
-"""Policies are data: checked when built, never changed, JSON in and out, across releases."""
+"""Policies are data: checked when built, immutable, JSON in and out, across releases."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ steps = st.builds(
 def test_every_policy_comes_back_from_dict_json_and_pickle(policy: ConsumerPolicy) -> None:
     plain = policy.to_dict()
     assert ConsumerPolicy.from_dict(plain) == policy
-    assert json.loads(json.dumps(plain)) == plain  # nothing in it but JSON
+    assert json.loads(json.dumps(plain)) == plain  # it contains only JSON types
     assert ConsumerPolicy.from_json(policy.to_json()) == policy
     assert ConsumerPolicy.from_json(policy.to_json()).to_json() == policy.to_json()
     assert pickle.loads(pickle.dumps(policy)) == policy
@@ -312,14 +312,14 @@ def test_keys_left_out_have_their_defaults() -> None:
     ("name", "policy"), [("policy-0.1-defaults", ConsumerPolicy()), ("policy-0.1-full", FULL)]
 )
 def test_what_a_release_wrote_still_means_the_same(name: str, policy: ConsumerPolicy) -> None:
-    """The files are never changed: a release that adds a field adds a file."""
+    """These files never change: a release that adds a field adds a file."""
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert ConsumerPolicy.from_json(text) == policy
     assert contains(policy.to_dict(), json.loads(text))
 
 
 def contains(now: Any, then: Any) -> bool:
-    """Whether all that was written `then` is written `now`, with the same value; there may be more."""
+    """Whether `now` has everything that `then` has, with the same values. `now` may have more."""
     if isinstance(then, dict) and isinstance(now, dict):
         return all(key in now and contains(now[key], value) for key, value in then.items())
     return bool(now == then) and type(now) is type(then)
@@ -343,4 +343,4 @@ def test_the_engine_does_not_change_them_and_nor_can_a_connector(variant: str) -
     engine = Engine(variant)
     assert engine.consume(engine.task(), Greedy(), policy).succeeded == 3
     assert policy.to_json() == before
-    assert seen == [json.dumps({"only": ["a", {"b": None}], "queue": "emails"})] * 3  # each time as at first
+    assert seen == [json.dumps({"only": ["a", {"b": None}], "queue": "emails"})] * 3  # the same each time

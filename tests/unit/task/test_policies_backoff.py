@@ -1,4 +1,4 @@
-"""The delays: the policy model's arithmetic, and that the engine waits exactly so."""
+"""The delays: the arithmetic of the policies, and that the engine waits exactly that long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_delay_k_is_backoff_times_multiplier_to_the_k_under_the_cap(
     kind: Any, backoff: float, multiplier: float, cap: float, k: int
 ) -> None:
     power = Fraction(multiplier) ** k
-    # Beyond what a float can hold (10^300 years) the delay is the cap, or the largest float.
+    # Beyond the range of a float (10^300 years) the delay is the cap, or the largest float.
     exact = (
         min(Fraction(backoff) * power, Fraction(LARGEST))
         if power < LARGEST

@@ -1,4 +1,4 @@
-"""A limit inside a step is the step's own affair: it is not taken for the engine's."""
+"""A limit inside a step belongs to the step: it is not mistaken for the engine's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_call_that_the_task_limits_itself_is_retried_as_a_timeout(
     seen.clear()
     outcome = engine.live(engine.task(process), Transaction("a"), policy(process=RetryPolicy(2, 60)))
     assert outcome.category is ExceptionCategory.TIMEOUT
-    assert "limit of 0.01 s" in str(outcome.exception)  # its own, and not the 60 s of the step
+    assert "limit of 0.01 s" in str(outcome.exception)  # its own limit, not the step's 60 s
 
 
 @on_both

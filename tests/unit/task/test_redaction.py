@@ -1,4 +1,4 @@
-"""Canary secrets, put wherever they could get into a span, a log line, an error or a report."""
+"""Canary secrets, placed wherever they could get into a span, a log line, an error or a report."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_nor_does_a_callback_that_fails(
     def on_outcome(outcome: Any) -> None:
         raise FAILURES[kind](DSNS[0])
 
-    with pytest.raises(Exception) as caught:  # the callback's own, of any class
+    with pytest.raises(Exception) as caught:  # the callback's own error, of any class
         engine.consume(
             engine.task(tracer_provider=spans.provider), Batches(secretive()), on_outcome=on_outcome
         )
@@ -222,7 +222,7 @@ def test_a_payload_field_is_shown_only_if_it_is_on_the_list(variant: str) -> Non
         "conquiet.payload.amount": 7,
         "conquiet.payload.rate": 0.5,
         "conquiet.payload.new": True,
-        "conquiet.payload.huge": str(2**70),  # more than 64 bits: an exporter could not send it
+        "conquiet.payload.huge": str(2**70),  # more than 64 bits: an exporter cannot send it
         "conquiet.payload.long": "x" * 1_024,
     }
     for name in ("process", "handle_success"):

@@ -1,4 +1,4 @@
-"""Taking credentials out of exceptions: in place where that can be done, and never slowly."""
+"""Removing credentials from exceptions: in place where possible, and never slowly."""
 
 from __future__ import annotations
 
@@ -85,4 +85,4 @@ def test_removing_secrets_takes_no_longer_than_reading(piece: str) -> None:
     text = piece * (300_000 // len(piece))
     started = time.perf_counter()
     redact(text)
-    assert time.perf_counter() - started < 5  # it took minutes where it was quadratic
+    assert time.perf_counter() - started < 5  # quadratic time would take minutes

@@ -1,4 +1,4 @@
-"""The span tree of document 002 §12, one span per attempt, and what each span says."""
+"""The span tree of document 002 §12, one span per attempt, and what each span contains."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_under_concurrency_each_transaction_has_its_own_branch(variant: str, spa
     for life in spans.named("start_processing"):
         below = [span for span in spans if span.parent and span.parent.span_id == life.context.span_id]
         ids = {attributes(span)["conquiet.transaction_id"] for span in (life, *below)}
-        assert len(ids) == 1  # no branch holds a span of another's
+        assert len(ids) == 1  # no branch contains a span of another transaction
 
 
 @pytest.mark.clause("E-24")

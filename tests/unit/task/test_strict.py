@@ -1,4 +1,4 @@
-"""Strict mode: what `process` may not do, and that nobody else is kept from doing it."""
+"""Strict mode: what `process` may not do, while everything else still may."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_an_import_does_not_open_a_way_round(variant: str, folder: Path) -> None
 
 @on_both
 def test_what_it_cannot_see(variant: str) -> None:
-    """Said in docs/engine.md: a connection that was open before, and a thread that starts without the context."""
+    """As docs/engine.md says: a connection opened before, and a thread started without the context."""
     ours, theirs = socket.socketpair()
 
     def process(transaction: Transaction) -> list[str]:

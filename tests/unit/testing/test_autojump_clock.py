@@ -1,4 +1,4 @@
-"""The clock for threads: it jumps when everybody waits, to the earliest time, and never over one that runs."""
+"""The clock for threads: it jumps to the earliest time when all threads wait, and never while one runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_thread_that_runs_holds_the_clock() -> None:
     with AutojumpClock() as clock:
 
         def running() -> float:
-            go_on.wait(10)  # real time: this thread is not waiting on the clock
+            go_on.wait(10)  # real time: this thread does not wait on the clock
             return clock.monotonic()
 
         def main() -> Flow[Any]:
@@ -91,7 +91,7 @@ def test_a_thread_that_runs_holds_the_clock() -> None:
 
 @pytest.mark.campaign
 def test_no_wake_and_no_running_thread_is_ever_jumped_over() -> None:
-    """A ring of threads hands a token round; whoever has it works for a random real time. No time passes."""
+    """A ring of threads passes a token. Its holder works for a random real time. No virtual time passes."""
     rounds = campaign_size(2_000)
     with AutojumpClock() as clock:
         ring = [Signal() for _ in range(6)]

@@ -1,4 +1,4 @@
-"""The event loop whose time jumps, and the clock over it."""
+"""The event loop whose time jumps, and its clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history checker: every rule can be broken, and what only looks like it is let pass.
+"""The history checker: it finds a violation of every rule, and accepts what only looks like one.
 
 Histories are written by hand, step by step: `[op phase] name [id] [@holder] [key=value…]`. A step without op and
 phase (`ack m @A`) is an operation that began and ended with nothing in between.
@@ -128,7 +128,7 @@ acknowledged and never handled => unhandled-ack lost
   enqueue m; deliver m @A; ack m @A
 """
 
-# The same, and no violation
+# Similar histories without a violation
 LEGAL = """
 the normal case => nothing
   enqueue m; deliver m @A at=0 until=10 version=1; handle m @A; ack m @A
@@ -227,7 +227,7 @@ operations of other names => nothing
   enqueue m; deliver m @A at=0 until=10 version=1; handle m @A; ack m @A; vacuum; prune m
 """
 
-# Where holders are lease tokens
+# Histories in which holders are lease tokens
 FENCED = """
 a token given out twice => token-reused
   enqueue m; enqueue n; deliver m @t1 at=0 until=10; handle m @t1; ack m @t1; deliver n @t1 at=5 until=15;
@@ -262,7 +262,7 @@ settled in time, refused when late, perhaps extended => nothing
 
 
 def cases(text: str) -> dict[str, tuple[set[str], str]]:
-    """Paragraphs of `what => violations` and the steps."""
+    """Parse paragraphs of a line `name => violations` and the steps."""
     parts = [paragraph.partition("\n") for paragraph in text.strip().split("\n\n")]
     titles = [title.split(" => ") for title, _, _ in parts]
     return {
@@ -293,7 +293,7 @@ def written(text: str) -> list[Event]:
         for phase in phases:
             known = fields
             if phase == "invoke" and len(phases) == 2 and words[0] in ("deliver", "claim", "enqueue"):
-                known = {"holder": fields.get("holder")}  # as in life: what it will bring is not known yet
+                known = {"holder": fields.get("holder")}  # as in a real run: the result is not known yet
             events.append(Event(phase, words[0], op, **known))  # type: ignore[arg-type]
     return events
 
@@ -315,7 +315,7 @@ def test_the_checker_lets_pass(expected: set[str], steps: str) -> None:
 @pytest.mark.parametrize(("expected", "steps"), cases(FENCED).values(), ids=cases(FENCED))
 def test_the_checker_finds_among_leases(expected: set[str], steps: str) -> None:
     assert kinds(steps, fenced=True) == expected
-    assert kinds(steps) == set()  # consumer names are no tokens
+    assert kinds(steps) == set()  # consumer names are not tokens
 
 
 def test_an_empty_history_proves_nothing() -> None:
@@ -529,7 +529,7 @@ def test_the_stump_of_a_killed_write_costs_no_other_line(history: History) -> No
     with history.operation("enqueue") as op:
         op.ok("m")
     history.record("invoke", "deliver", holder="A")
-    with open(history.path, "ab") as file:  # the kernel ends a killed write at the end of a page
+    with open(history.path, "ab") as file:  # a killed write ends at a page boundary
         file.write(Event("ok", "deliver", "1", "m" * 100).line()[:90])
     with history.operation("deliver", holder="B") as op:
         op.ok("m")
@@ -572,7 +572,7 @@ def long_history(messages: int) -> list[Event]:
 
 
 def one_message_for_ever(messages: int) -> list[Event]:
-    """The same id held over and over: the worst case for a checker that compares holds with each other."""
+    """The same id is held over and over: the worst case for a checker that compares holds with each other."""
     hold = "deliver m @A{0} at={1} until={2} version={3}; 1-{0} invoke handle m @A{0}; heartbeat m @A{0} until={2}"
     return written(
         "enqueue m \n"
@@ -592,5 +592,5 @@ def test_the_time_grows_with_the_length_and_no_faster(make: Callable[[int], list
     assert len(large) > 200_000
     base = min(seconds(small) for _ in range(3))
     whole = min(seconds(large) for _ in range(2))
-    assert whole < 9 * base * 4  # quadratic would be 81 times
+    assert whole < 9 * base * 4  # quadratic would be a factor of 81
     assert whole < 5.0

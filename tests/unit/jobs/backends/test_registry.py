@@ -1,4 +1,4 @@
-"""A store is found by the scheme of its DSN; anybody can register one."""
+"""A store is found by the scheme of its DSN; anyone can register one."""
 
 from __future__ import annotations
 

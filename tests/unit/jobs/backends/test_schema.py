@@ -1,4 +1,4 @@
-"""Which schema fits, and the way from one version to another; and that the statements are all there."""
+"""Which schema version fits, the steps from one version to another, and that all statements are loaded."""
 
 from __future__ import annotations
 

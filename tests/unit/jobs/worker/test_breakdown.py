@@ -1,4 +1,4 @@
-"""A part of a worker that breaks down, on a back end with a bug: the worker ends and says why; it never hangs."""
+"""A worker on a back end with a bug: it ends and says why; it never hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conquiet.jobs.backends.protocol import Claim, JobRow, Settlement
 
 
 class Buggy(MemoryBackend):
-    """Has one bug, once it is told so."""
+    """A back end with one bug, which a test switches on."""
 
     bug = ""
 
@@ -67,9 +67,9 @@ def test_the_worker_ends_with_it(
     vars(store.operations.backend)["bug"] = bug
     with pytest.raises(ZeroDivisionError, match=bug):
         worker.run()
-    if bug != "claim":  # which is not beside the others
+    if bug != "claim":  # claims run in the main flow
         assert "the worker ends: ZeroDivisionError" in caplog.text
-    if bug == "heartbeat":  # what ran was finished, the rest given back
+    if bug == "heartbeat":  # running jobs were finished, the others released
         assert sorted(job.state for job in store.list()) == [
             JobState.READY,
             JobState.READY,

@@ -1,4 +1,4 @@
-"""What a worker refuses before it claims anything."""
+"""Settings that a worker refuses before it claims anything."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_handler_must_be_callable(store: JobStore, handler: Any) -> None:
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("handler", [handle_async, functools.partial(handle_async), Awaited()])
 def test_coroutines_need_asyncio(store: JobStore, handler: Any, isolation: str) -> None:
-    """A thread would make the coroutine, drop it, and report success."""
+    """A thread would create the coroutine, drop it, and report success."""
     with pytest.raises(JobConfigError, match="is a coroutine function: use isolation='async'"):
         JobWorker(store, handler, queues="q", isolation=isolation)
 

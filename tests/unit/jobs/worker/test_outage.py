@@ -1,4 +1,4 @@
-"""One outage is one line in the log when it begins and one when it ends, whoever notices."""
+"""One outage is one log line when it begins and one when it ends, whichever part of the worker notices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def asking(*steps: float) -> Flow[str]:
 
 
 def pauses(outage: Outage, attempts: range) -> list[float]:
-    """How long it pauses at each attempt; nobody sleeps here."""
+    """How long each attempt pauses, without sleeping."""
     seconds = []
     for attempt in attempts:
         (effect,) = outage.pause(AWAY, attempt)
@@ -67,7 +67,7 @@ def test_it_is_said_once_however_many_notice(said: Callable[[], list[str]]) -> N
 def test_an_answer_to_what_was_asked_before_the_failure_does_not_end_it(
     said: Callable[[], list[str]],
 ) -> None:
-    """It was on its way when the store died."""
+    """The answer was on its way when the store failed."""
     clock = ManualClock()
     outage = Outage(clock, lambda: 0.5)
     early = outage.watch(asking(0.0))

@@ -49,5 +49,5 @@ def test_the_plan_of_a_job_is_asked_for_once(isolation: str) -> None:
             JobState.FAILED,
         ]
         assert fails.retry_at is not None
-        assert (fails.retry_at - fails.enqueued_at).total_seconds() > 100  # by the plan's schedule
+        assert (fails.retry_at - fails.enqueued_at).total_seconds() > 100  # as the plan's schedule says
         assert unknown.error == "nobody runs this"

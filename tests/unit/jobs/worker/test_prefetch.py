@@ -1,4 +1,4 @@
-"""How many jobs a worker claims at a time, where nobody tells it: few for slow handlers, many for quick ones."""
+"""How many jobs a worker claims at a time if prefetch is not set: few for slow handlers, many for quick ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conquiet.jobs.backends.protocol import Claim, JobRow
 
 
 class Counted(MemoryBackend):
-    """Notes how many jobs each claim asked for; answers as slowly as a database."""
+    """Records how many jobs each claim asked for, and answers as slowly as a database."""
 
     def __init__(self) -> None:
         super().__init__(SYSTEM_CLOCK)
@@ -48,7 +48,7 @@ def test_quick_handlers_are_given_ever_more(counted: Counted, store: JobStore, i
     handler = nothing if isolation == "async" else lambda job: None
     worker = JobWorker(store, handler, queues="q", isolation=isolation)
     assert worker.run_until_idle().succeeded == 6_000
-    assert counted.asked[0] == 16  # one each, and one ahead of each
+    assert counted.asked[0] == 16  # for each handler one to run and one ahead
     assert 100 < max(counted.asked) <= 1_008
     assert len(counted.asked) < 6_000 / 16 / 2
 
@@ -56,7 +56,7 @@ def test_quick_handlers_are_given_ever_more(counted: Counted, store: JobStore, i
 def test_slow_handlers_are_not(counted: Counted, store: JobStore) -> None:
     store.enqueue_many("q", [{}] * 60)
     JobWorker(store, lambda job: time.sleep(0.02), queues="q", concurrency=2).run_until_idle()
-    # What they do in a fifth of a second, and one each: 22. Twice as much, where a busy machine made them look quick.
+    # What they do in a fifth of a second, and one each: 22. Doubled, because they can look quick on a busy machine.
     assert max(counted.asked) <= 44
 
 

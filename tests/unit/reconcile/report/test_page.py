@@ -1,4 +1,4 @@
-"""The page holds what it was given and nothing else: escaped, in one file, with every part drawn or said to be missing."""
+"""The page contains exactly what it was given: escaped, in one file, every part drawn or reported as missing."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def outcomes(name: str, factor: int = 1, score: float | None = 0.25) -> Outcomes
 
 
 def full(name: str = "ann", days: int = 30) -> ReportFigures:
-    """Every part filled; `name` is everywhere where a name can be."""
+    """Every part filled; `name` stands wherever a name can be."""
     return replace(
         EMPTY,
         total=outcomes("all", 1_000),
@@ -106,7 +106,7 @@ def full(name: str = "ann", days: int = 30) -> ReportFigures:
 
 
 class Page(HTMLParser):
-    """Tags that are opened are closed; what is there is counted."""
+    """Checks that every tag is closed, and collects tags, attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Page(HTMLParser):
 
 
 def checked(figures: ReportFigures) -> Page:
-    """The page of `figures`, which must be well formed and must load nothing."""
+    """The page of `figures`. It must be well formed and must load nothing."""
     html = report_html(figures)
     page = Page(html)
     assert page.open == []
@@ -150,7 +150,7 @@ def checked(figures: ReportFigures) -> Page:
         for element in ElementTree.fromstring(drawing).iter():
             for name in ("x", "y", "x1", "x2", "y1", "y2", "width", "height", "cx", "cy"):
                 assert -1 <= float(element.get(name, "0")) <= 1_000, ElementTree.tostring(element)
-    html.encode()  # no half of a character
+    html.encode()  # no lone surrogates
     return page
 
 
@@ -263,7 +263,7 @@ def test_readers_see_the_old_page_or_the_new_one(tmp_path: Path, monkeypatch: py
     assert os.listdir(tmp_path) == ["report.html"]
     with path.open() as reader:
         write_report(str(path), full())
-        assert reader.read() == before  # whoever has begun to read goes on with the old one
+        assert reader.read() == before  # an open reader goes on with the old file
     assert path.read_text() != before
     assert os.listdir(tmp_path) == ["report.html"]
 
@@ -301,7 +301,7 @@ def test_numbers_and_names_are_readable(shown: str, expected: str) -> None:
 
 
 def test_making_a_page_needs_no_spark() -> None:
-    """Figures come from anywhere; importing what shows them does not import PySpark."""
+    """Figures can come from anywhere: importing the page code does not import PySpark."""
     code = "import sys; from conquiet.reconcile.report import ReportFigures, write_report; print('pyspark' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"

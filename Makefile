@@ -26,8 +26,9 @@ check: lint ## before every commit: lint, types, import contracts; unit, parity 
 test: spark ## the whole test suite (below 15 minutes); long campaigns at a twentieth of their size
 	@exec $(VENV) -m pytest $(PARALLEL) $(ARGS)
 
-conformance: spark ## the whole suite, then every clause with its tests and its verdict
-	@exec $(VENV) -m pytest --conformance $(PARALLEL) $(ARGS)
+conformance: spark ## the whole suite, then every clause with its tests and its verdict, and line coverage by room
+	@rm -rf build/coverage
+	@exec $(VENV) -m coverage run -m pytest --conformance $(PARALLEL) $(ARGS)
 
 campaign: spark ## the long campaigns only, at full size, without a time limit per test
 	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)

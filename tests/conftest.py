@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests import campaign
+
+# A test has one time limit, pytest's. Hypothesis' own, of 0.2 s for an example, fails on a busy machine.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 pytest_plugins = [
     "pytester",
     "tests.interruption",
     "tests.ledger",
+    "tests.room_coverage",
     "tests.conftest_servers",
     "tests.faults.figures",
 ]

@@ -123,7 +123,7 @@ def test_in_memory_both_see_the_same_jobs(memory: Conquiet) -> None:
     for _ in range(3):
         asyncio.run(send.enqueue_async("ann"))
     assert len(assert_enqueued(send, "ann")) == 3
-    assert len(memory._stores._async_stores) == 1  # event loops that have ended are not kept
+    assert len(memory.stores._async_stores) == 1  # event loops that have ended are not kept
 
 
 def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Any) -> None:

@@ -206,7 +206,7 @@ def test_exactly_once_effects(app: Conquiet) -> None:
 def test_in_processes(tmp_path: Path) -> None:
     """A child finds the app by its name in its module."""
     app = importable.app
-    app.dsn = app._stores._dsn = f"sqlite:///{tmp_path}/jobs.db"
+    app.dsn = app.stores._dsn = f"sqlite:///{tmp_path}/jobs.db"
     importable.write.enqueue(str(tmp_path / "here"))
     importable.write_async.enqueue(str(tmp_path / "there"))
     hanging = importable.hang.enqueue(str(tmp_path / "hanging"))

@@ -1,7 +1,7 @@
-"""Random flows as data, and how to run one on any driver and write down what it saw.
+"""Random flows as data, and how to run one on any driver and record what it sees.
 
-A program is a tuple of operations. Running it appends to a trace per flow (a flow and what runs beside it are
-not ordered against each other), so two drivers agree exactly when their traces are equal.
+A program is a tuple of operations. Running it appends to one trace per flow (a flow and its children are not
+ordered against each other), so two drivers agree exactly when their traces are equal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from conquiet.flow import Beside, Call, Cancellation, Child, Flow, Signal, Sleep
 Op = tuple[Any, ...]
 Block = tuple[Op, ...]
 
-LIMIT = 0.002  # real seconds on two of the drivers, so as short as can be
+LIMIT = 0.002  # real seconds on two of the drivers, so as short as possible
 
 
 class Boom(BaseException):
-    """An exception that `except Exception` does not see."""
+    """An exception that `except Exception` does not catch."""
 
 
 ERRORS: dict[str, type[BaseException]] = {
@@ -57,10 +57,10 @@ programs = _block(_op)
 
 
 class PlainCalls:
-    """The calls of a program as the thread driver has them."""
+    """The calls of a program on the thread driver."""
 
     def __init__(self) -> None:
-        self.release = threading.Event()  # lets go of the calls that were abandoned on threads
+        self.release = threading.Event()  # releases the calls that were abandoned on threads
 
     def answer(self, act: Callable[[], Any], suspends: bool) -> Callable[[], Any]:
         return act
@@ -70,7 +70,7 @@ class PlainCalls:
 
 
 class TaskCalls(PlainCalls):
-    """The same for asyncio: coroutines where they take time."""
+    """The same for asyncio: coroutines where calls take time."""
 
     def answer(self, act: Callable[[], Any], suspends: bool) -> Callable[[], Any]:
         async def suspending() -> Any:
@@ -85,12 +85,13 @@ class TaskCalls(PlainCalls):
 
 
 class VirtualCalls(PlainCalls):
-    """The same for the virtual driver: flows where they take time."""
+    """The same for the virtual driver: flows where calls take time."""
 
     def answer(self, act: Callable[[], Any], suspends: bool) -> Callable[[], Any]:
         def suspending() -> Flow[Any]:
             value = act()
-            yield Sleep(0, shield=True)  # what a call asks for itself reaches its flow, not the call
+            # Shielded: a cancellation that the call itself requests must reach its flow, not the call.
+            yield Sleep(0, shield=True)
             return value
 
         return suspending if suspends else act
@@ -100,14 +101,14 @@ class VirtualCalls(PlainCalls):
 
 
 class Program:
-    """Makes flows of operations, and keeps their traces."""
+    """Turns operations into flows, and keeps their traces."""
 
     def __init__(self, calls: PlainCalls) -> None:
         self.calls = calls
         self.traces: dict[str, list[Any]] = {}
 
     def flow(self, ops: Block, name: str, cancel: Cancellation) -> Flow[str]:
-        """The operations as a flow whose trace is `name`'s, and which `cancel` cancels."""
+        """The operations as a flow, recorded in the trace `name` and cancelled by `cancel`."""
         run = _Run(self, name, self.traces.setdefault(name, []), cancel)
         try:
             yield from run.block(ops, name)
@@ -209,7 +210,7 @@ class _Run:
     def _until_still(
         self, ops: Block, name: str, cancel: Cancellation, still: Signal, parks: bool
     ) -> Flow[str]:
-        """The operations, then `still`: the flow beside waits for it, so how far this one comes is no luck."""
+        """Run the operations, then set `still`. The parent waits for it, so the result does not depend on timing."""
         try:
             value = yield from self.program.flow(ops, name, cancel)
         finally:
@@ -220,7 +221,7 @@ class _Run:
 
 
 def described(error: BaseException | None) -> Any:
-    """An exception as far as two drivers must agree on it: its type, and whose failures it tells of."""
+    """The part of an exception on which two drivers must agree: its type, and the failures in its notes."""
     if error is None:
         return None
     notes = [note.split("(")[0] for note in getattr(error, "__notes__", [])]

@@ -1,4 +1,4 @@
-"""Settling, on_outcome, and ends that nobody planned: interrupts, cancellation, a source that fails."""
+"""Settling, on_outcome, and unplanned ends: interrupts, cancellation, a source that fails."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ SCENARIOS = [
         raised="interrupt",
         also_bare=False,
     ),
-    # -- what is no Exception --------------------------------------------------------------------------------------
+    # -- not an Exception ------------------------------------------------------------------------------------------
     Scenario(
         "an interrupt out of process ends the loop: what runs is finished, the rest is reported",
         ("E-29",),

@@ -1,4 +1,4 @@
-"""Fetching: what a connector is asked for, its retries and time limits, empty queues and broken contracts."""
+"""Fetching: arguments of a connector's fetch, its retries and time limits, empty queues and broken contracts."""
 
 from __future__ import annotations
 

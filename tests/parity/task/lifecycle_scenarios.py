@@ -1,4 +1,4 @@
-"""One transaction: its steps, their attempts, when, and what they are told."""
+"""One transaction: its steps, their attempts, their times, and their arguments."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ SCENARIOS = [
         "exception(SYSTEM) 4-5 !SYSTEM; exception(SYSTEM) 5-6",
         outcome="a failed SYSTEM handled x2",
     ),
-    # -- the transaction's own time --------------------------------------------------------------------------------
+    # -- the transaction's time limit ------------------------------------------------------------------------------
     one(
         "transaction_timeout in process: the exception handler is told TIMEOUT",
         ("E-15", "E-08"),

@@ -1,4 +1,4 @@
-"""The loop: how many at once, how many at all, for how long, and how it ends."""
+"""The loop: how many transactions in parallel and in total, for how long, and how it ends."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ SCENARIOS = [
         fetches="fetch(4) 0-0; fetch(4) 0-0; fetch(1) 0-0; fetch(1) 1-1",
         ends="limit 6/6/0/0",
     ),
-    # -- the loop's time -------------------------------------------------------------------------------------------
+    # -- the loop's time limit -------------------------------------------------------------------------------------
     Scenario(
         "loop timeout in a fetch",
         ("E-17", "E-18"),

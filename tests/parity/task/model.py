@@ -1,7 +1,7 @@
 """The engine as arithmetic: what must be seen of a script with one worker, computed without running anything.
 
-Written from the document and not from the engine: no flows, no clock, no exceptions; time is a number that grows.
-Events that would fall on the same moment as a limit are not modelled: scripts must not produce them.
+Written from the document, not from the engine: no flows, no clock, no exceptions; time is a number that grows.
+Events at exactly the time of a limit are not modelled: scripts must not produce them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from conquiet.task.mixins.policies import ConsumerPolicy, EmptyQueuePolicy, RetryPolicy
 from tests.parity.task.script import Act, Script
 
-# What a failure counts as, and how it is told to the exception handler.
+# What a failure counts as, and how the exception handler sees it.
 KINDS = {
     "BUSINESS": ("BUSINESS", ""),
     "SYSTEM": ("SYSTEM", ""),
@@ -28,7 +28,7 @@ KINDS = {
 
 @dataclass
 class Step:
-    """How a step ended: `failed` is None or what it counts as, and `told` how a handler is told."""
+    """How a step ended: `failed` is None or what it counts as, and `told` is what a handler sees."""
 
     now: float
     failed: str | None = None
@@ -44,7 +44,7 @@ class Life:
     ends: list[float] = field(default_factory=list)
     outcome: str = ""
     status: str = ""
-    now: float = 0.0  # its end
+    now: float = 0.0  # when it ends
 
     def until(self, cut: float) -> list[str]:
         """What is seen of it if everything ends at `cut`."""
@@ -65,7 +65,7 @@ class Seen:
 
 
 class Lives:
-    """Transactions of one script; an act is used up by the call that does it."""
+    """The transactions of one script. Each call uses up one act."""
 
     def __init__(self, script: Script, policy: ConsumerPolicy) -> None:
         self._script = script
@@ -136,7 +136,7 @@ class Lives:
 
 
 class Loop:
-    """One worker: a batch is fetched, its transactions live one after the other, and so on."""
+    """One worker: it fetches a batch, processes its transactions one after the other, and fetches again."""
 
     def __init__(self, script: Script, policy: ConsumerPolicy) -> None:
         self.seen = Seen()
@@ -185,7 +185,7 @@ class Loop:
                 self.seen.fetches.append(f"{line}{end:g}" + (f" !{act.raises}" if act.raises else ""))
                 if act.raises is None:
                     return (act.returns or "").split()
-                # A category is for transactions: a fetch that raises one has failed like any other.
+                # Categories are for transactions: a fetch that raises one has failed like any other.
                 timed_out = act.raises in ("TimeoutError", "CallTimeoutError")
             else:
                 self.seen.fetches.append(line)
@@ -238,6 +238,6 @@ def delay(policy: RetryPolicy | EmptyQueuePolicy, failures: int) -> float:
 
 
 def _open(line: str) -> str:
-    """A call that was cut off: without its end."""
+    """A call that was cut off, without its end."""
     head, _, _ = line.partition("-")
     return f"{head}-"

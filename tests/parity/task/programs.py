@@ -1,7 +1,7 @@
-"""Random scripts and policies for hypothesis, on a grid of time where no two things that compete fall together.
+"""Random scripts and policies for hypothesis, on a time grid where no two competing events coincide.
 
-What takes time takes multiples of 4 s; a step's limit is 2 s beside that grid, a transaction's 1 s, the loop's 0.25 s.
-So there is always one that comes first, and for half a second after the loop's end nothing else ends.
+Calls take multiples of 4 s. Limits are off that grid: a step's by 2 s, a transaction's by 1 s, the loop's by 0.25 s.
+So one event always comes first, and nothing else ends within half a second after the loop's end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FETCH_FAILURES = ("ValueError", "TimeoutError", "BUSINESS", "TIMEOUT", "CallTim
 
 
 def _acts(*values: object) -> st.SearchStrategy[tuple[Act, ...]]:
-    # One choice for each, from a list of all: drawing every part by itself would take longer than the runs.
+    # One choice from a list of all acts: drawing each part separately would take longer than the runs.
     good = [Act(takes, value) for value in values for takes in _TAKES]
     bad = [Act(takes, raises=name) for name in _FAILURES for takes in _TAKES]
     good *= max(1, len(bad) // len(good) // 2)
@@ -65,7 +65,7 @@ class Program:
 @st.composite
 def programs(draw: st.DrawFn, *, most_workers: int = 1) -> Program:
     size = draw(st.integers(1, 4))
-    # Now and then one more than was asked for, which breaks the contract.
+    # Sometimes one more than was asked for, which breaks the contract.
     counts = draw(st.lists(st.sampled_from([1, size, 0, size, 1, size, size + 1]), max_size=3))
     fetches: list[Act] = []
     steps: dict[str, tuple[Act, ...]] = {}
@@ -81,7 +81,7 @@ def programs(draw: st.DrawFn, *, most_workers: int = 1) -> Program:
             steps[f"{name} success"] = draw(_handler)
             steps[f"{name} exception"] = draw(_handler)
     streaming = most_workers == 1 and draw(st.booleans())
-    # With several workers the loop's end would cut them off at moments of their own: not modelled.
+    # With several workers the end of the loop would cut each off at a different time, which is not modelled.
     timeout = draw(st.sampled_from([None, 0.25, 12.25, 60.25, 500.25])) if most_workers == 1 else None
     if streaming and timeout is None:
         timeout = 120.25

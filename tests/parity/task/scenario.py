@@ -1,4 +1,4 @@
-"""A row of the table: a script under a policy, and all that must be seen of it, on either variant."""
+"""A row of the table: a script under a policy, and everything that must be seen of it on both variants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.parity.task.script import Act, Acts, Script
 
 @dataclass(frozen=True)
 class Scenario:
-    """Lists are written as text with ";" between items. What is None is compared between the variants only."""
+    """Lists are written as text with ";" between items. A field that is None is only compared between the variants."""
 
     name: str
     clauses: tuple[str, ...]
@@ -19,14 +19,14 @@ class Scenario:
     script: Script
     lives: Mapping[str, str] = field(default_factory=dict)  # by id: its calls, "step(told) from-to !error"
     fetches: str | None = None
-    ends: str = ""  # "stop reason fetched/succeeded/failed/unsettled"; "" where nothing carries the report
-    outcomes: str | None = None  # all of them, as on_outcome sees them
+    ends: str = ""  # "stop reason fetched/succeeded/failed/unsettled"; "" if there is no report
+    outcomes: str | None = None  # all outcomes, as on_outcome sees them
     settled: str | None = None
     released: str = ""
     raised: str | None = None
-    ended: float | None = None  # when; half a second later on threads that were cut off
-    most: int | None = None  # in flight at once
-    also_bare: bool = True  # the same again with a connector that cannot settle
+    ended: float | None = None  # when; threads that were cut off may take half a second longer
+    most: int | None = None  # the most in flight at a time
+    also_bare: bool = True  # run it again with a connector that cannot settle
 
 
 def one(

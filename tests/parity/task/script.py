@@ -1,4 +1,4 @@
-"""What tasks and connectors do in a scenario, as data: the same script is played on threads and on asyncio."""
+"""What tasks and connectors do in a scenario, as data: the same script runs on threads and on asyncio."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from conquiet.task.mixins.policies import (
 
 
 class Boom(BaseException):
-    """What `except Exception` does not see."""
+    """An exception that `except Exception` does not catch."""
 
 
 def _categorised(category: ExceptionCategory) -> Callable[[], BaseException]:
@@ -45,7 +45,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 @dataclass(frozen=True)
 class Act:
-    """One call of a task or a connector: it takes (virtual) seconds, then returns, or raises by name."""
+    """One call of a task or a connector: it takes virtual seconds, then returns, or raises an error by name."""
 
     takes: float = 0.0
     returns: Any = None
@@ -66,14 +66,14 @@ Acts = tuple[Act, ...]
 
 @dataclass(frozen=True)
 class Script:
-    """Everything that is called, in the order of the calls; what is not scripted does its job at once."""
+    """Every call, in order. A call that is not scripted succeeds immediately."""
 
-    fetches: Acts = ()  # `returns` is the ids, "a b"; a fetch that is not scripted brings nothing
+    fetches: Acts = ()  # `returns` is the ids, "a b"; a fetch that is not scripted returns nothing
     steps: Mapping[str, Acts] = field(default_factory=dict)  # by "id step"
-    settles: Acts = ()  # `returns` is the ids that are refused, "a b"
+    settles: Acts = ()  # `returns` is the refused ids, "a b"
     shows: Acts = ()  # on_outcome
     releases: Acts = ()
-    interrupt_at: float | None = None  # the caller: Ctrl-C on a thread, cancel() on asyncio
+    interrupt_at: float | None = None  # when the caller interrupts: Ctrl-C on a thread, cancel() on asyncio
 
     def act(self, name: str, number: int) -> Act:
         acts = {
@@ -113,7 +113,7 @@ def policy(
     **loop: Any,
 ) -> ConsumerPolicy:
     """A policy on one line; `loop` is the rest of ConsumerLoopPolicy."""
-    # The bound on abandoned threads is the thread variant's own: not in the way of a comparison.
+    # Only the thread variant has a bound on abandoned threads: it must not affect the comparison.
     loop.setdefault("max_abandoned_threads", 10_000)
     return ConsumerPolicy(
         ConsumerLoopPolicy(BatchPolicy(batch), ConcurrencyPolicy(concurrency), **loop),

@@ -1,4 +1,4 @@
-"""stop(): no new fetch, what has begun is finished and settled, the rest is reported."""
+"""stop(): no new fetch; what has begun is finished and settled; the rest is reported."""
 
 from __future__ import annotations
 

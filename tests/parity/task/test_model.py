@@ -1,4 +1,4 @@
-"""Random behaviours of tasks and connectors: both variants and a model in plain arithmetic see the same."""
+"""Random behaviour of tasks and connectors: both variants and a model in plain arithmetic see the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _campaign(size: int) -> Callable[[Any], Any]:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR, "conquiet.task")  # thousands of runs fail all the time
+    caplog.set_level(logging.ERROR, "conquiet.task")  # thousands of failures would be logged
 
 
 @pytest.mark.campaign
@@ -66,8 +66,8 @@ def test_many_workers_live_each_life_as_arithmetic_says() -> None:
             assert trace.most <= program.policy.loop.concurrency.value
             assert trace.doubled == []
         for trace in (first, second, third):
-            trace.most = 0  # how many there are in one moment is a matter of luck, below the bound
-            trace.ended = round(trace.ended, 1)  # so is how long it takes to settle
+            trace.most = 0  # below the bound, the most in flight depends on timing
+            trace.ended = round(trace.ended, 1)  # so does the time that settling takes
         assert first == second == third
 
     agree()
@@ -78,7 +78,7 @@ def _begin(lines: list[str]) -> float:
 
 
 def _seen(trace: Trace) -> Seen:
-    """A trace as the model sees it."""
+    """A trace in the form of the model."""
     assert trace.report is not None
     report = trace.report
     assert trace.doubled == []

@@ -1,4 +1,4 @@
-"""The table of scenarios on both variants: what is expected is seen, and the traces are the same."""
+"""The table of scenarios on both variants: each sees what is expected, and their traces are the same."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_expected_is_seen(scenario: Scenario, variant: str) -> None:
 @pytest.mark.parametrize("scenario", BARE_ROWS)
 def test_a_connector_that_cannot_settle_changes_nothing_else(scenario: Scenario, variant: str) -> None:
     trace = VARIANTS[variant](scenario.script, scenario.policy, bare=True)
-    # What a connector is told, and on_outcome sees, is nothing here.
+    # Such a connector gets no outcomes, and there is no on_outcome.
     assert (trace.settled, trace.shown, trace.released) == (Counter(), Counter(), Counter())
     for name in ("lives", "fetches", "ends", "raised"):
         assert seen(trace, scenario)[name] == expected(scenario)[name]
@@ -70,7 +70,7 @@ def test_the_two_variants_give_the_same_trace_and_give_it_again(scenario: Scenar
         for variant in (*VARIANTS.values(), *VARIANTS.values())
     )
     for trace in (first, second, third, fourth):
-        # How many there are in one moment is luck, below the bound; threads that are cut off get time to notice.
+        # Below the bound, the most in flight depends on timing; threads that are cut off get time to notice.
         del trace["most"], trace["ended"]
     assert first == second
     assert third == first
@@ -89,7 +89,7 @@ def test_who_of_those_that_could_go_on_does_so_first_makes_no_difference(scenari
 
 
 def seen(trace: Trace, scenario: Scenario) -> dict[str, object]:
-    """As much of a trace as the scenario speaks of."""
+    """The parts of a trace that the scenario specifies."""
     report = trace.report
     parts: dict[str, object] = {
         "lives": trace.lives,

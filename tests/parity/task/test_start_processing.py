@@ -1,4 +1,4 @@
-"""One transaction without a loop lives the same life as inside one."""
+"""One transaction without a loop goes through the same steps as inside one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen of a run: every call with its virtual time and what was passed, and the account at the end."""
+"""What was seen of a run: every call with its virtual time and arguments, and the report at the end."""
 
 from __future__ import annotations
 
@@ -17,25 +17,23 @@ from tests.parity.task.script import ERRORS, Act, Script
 
 @dataclass
 class Trace:
-    """A run, as far as the two variants must agree on it."""
+    """The parts of a run on which the two variants must agree."""
 
     lives: dict[str, list[str]] = field(default_factory=dict)  # by transaction id, in order
     fetches: list[str] = field(default_factory=list)
-    messages: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # of the exceptions that handlers were told of
+    messages: dict[str, list[str]] = field(default_factory=dict)  # of the exceptions that handlers got
     settled: Counter[str] = field(default_factory=Counter)
     shown: Counter[str] = field(default_factory=Counter)
     released: Counter[str] = field(default_factory=Counter)
     report: dict[str, Any] | None = None
     raised: str | None = None
     ended: float = 0.0
-    most: int = 0  # transactions in flight at once
-    doubled: list[str] = field(default_factory=list)  # ids that were in two hands at once
+    most: int = 0  # the most transactions in flight at a time
+    doubled: list[str] = field(default_factory=list)  # ids that were processed twice at a time
 
 
 class Recorder:
-    """Writes a trace while a script is played, from whatever thread or task."""
+    """Records a trace while a script runs, from any thread or task."""
 
     def __init__(self, script: Script, now: Callable[[], float]) -> None:
         self.script = script
@@ -48,7 +46,7 @@ class Recorder:
         self.lock = threading.Lock()
 
     def step(self, name: str, tx: Transaction, told: Any = None) -> Call:
-        """A call of the task; `told` is what the handlers get besides the transaction."""
+        """A call of the task. `told` is the handlers' argument besides the transaction."""
         shown = ""
         if isinstance(told, TransactionException):
             shown = f"({told.category}{_cause(told)})"
@@ -91,7 +89,7 @@ class Recorder:
             return self._counts[name] - 1
 
     def close(self, report: ConsumeReport | None, raised: BaseException | None) -> Trace:
-        """The loop has ended: what abandoned calls do now is not part of it."""
+        """The loop has ended: what abandoned calls do from now on is not recorded."""
         with self.lock:
             self.closed = True
         self.trace.ended = self.now()
@@ -115,7 +113,7 @@ class Recorder:
 
 
 class Call(AbstractContextManager["Call"]):
-    """One call being played. `with call:` around it, `call.end()` gives its result or raises."""
+    """One call of the script. Use it as `with call:`; `call.end()` returns its result or raises."""
 
     def __init__(self, recorder: Recorder, name: str, text: str, lines: list[str], tx_id: str | None) -> None:
         self._recorder = recorder
@@ -181,5 +179,5 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def is_the_end(seen: float, expected: float) -> bool:
-    """Whether a loop ended when it should: settling takes a moment, noticing to be cut off half a second at most."""
+    """Whether a loop ended on time. Settling takes a moment; a thread that is cut off notices within half a second."""
     return expected <= seen <= expected + 0.51

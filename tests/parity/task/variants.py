@@ -1,4 +1,4 @@
-"""The two variants of the engine, each playing a script in its kind of virtual time."""
+"""The two variants of the engine, each running a script in its own kind of virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Variant = Callable[..., Trace]
 
 
 def on_threads(script: Script, policy: ConsumerPolicy, *, bare: bool = False) -> Trace:
-    """`bare`: a connector that has nothing but a fetch, and no on_outcome."""
+    """Run the loop. `bare`: with a connector that can only fetch, and without on_outcome."""
     with AutojumpClock() as clock:
         recorder = Recorder(script, clock.monotonic)
         task = ThreadTask(recorder, clock)
@@ -172,7 +172,7 @@ class AsyncTaskConnector(AsyncBareConnector):
 
 
 class Interrupting:
-    """A job that interrupts the main thread at a virtual time, and goes on when that has been told."""
+    """A job that interrupts the main thread at a virtual time, and goes on when the interrupt has arrived."""
 
     def __init__(self, clock: AutojumpClock, seconds: float) -> None:
         self._clock = clock
@@ -190,7 +190,7 @@ class Interrupting:
 
 
 def transactions(ids: Any) -> Any:
-    """What a scripted fetch brings: "a b" is two transactions, None none, ... None itself, the rest as it is."""
+    """What a scripted fetch returns: two transactions for "a b", [] for None, None for `...`, else `ids` itself."""
     if ids is None:
         return []
     if ids is ...:
@@ -199,7 +199,7 @@ def transactions(ids: Any) -> Any:
 
 
 def refused(outcomes: Sequence[Outcome], ids: Any) -> Any:
-    """What a scripted settle refuses: "a b" are the outcomes of two transactions."""
+    """The outcomes that a scripted settle refuses: those of two transactions for "a b"."""
     if not isinstance(ids, str):
         return ids
     return [outcome for outcome in outcomes if outcome.transaction_id in ids.split()]

@@ -1,4 +1,4 @@
-"""The engine on the virtual driver: one thread, and whoever could go on next is chosen by a seed."""
+"""The engine on the virtual driver: one thread, and a seed chooses which flow continues next."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _interrupted(loop: ConsumeLoop, cancel: Cancellation, seconds: float | None)
 
 
 class FlowTask(ConsumerTask):
-    """Whose calls are flows, and so take virtual time."""
+    """A task whose calls are flows, and so take virtual time."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

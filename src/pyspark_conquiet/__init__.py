@@ -1,4 +1,4 @@
-"""What Spark looks for by itself: with conquiet installed, `format("conquiet")` works and nothing is registered."""
+"""Spark finds this package by its name: with conquiet installed, `format("conquiet")` works without registration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Redis streams in and out, and jobs out. Each side is imported where it is used: Spark looks here often."""
+    """Reads and writes Redis streams, and writes jobs. Imports are deferred, because Spark loads this module often."""
 
     @classmethod
     def name(cls) -> str:

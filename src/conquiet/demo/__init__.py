@@ -1,4 +1,4 @@
-"""The main job behind `make run`: a seeded sample, the whole pipeline on it, every figure checked."""
+"""The main job of `make run`: it runs the whole pipeline on a seeded sample and checks every figure."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The outcome of a run of the sample, counted from its tables and compared with what the generator knows."""
+"""The outcome of a sample run, counted from its tables and compared with the generator's expectations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPORTS, _ATTEMPTS, _TRUST, _ALERTS = map(table_of, (AffiliateReport, ReportAtt
 
 @dataclass
 class Findings:
-    """The numbers that `Truth` predicts, and two that must be 0 in the end: `pending` and `unfinished_jobs`."""
+    """The numbers that `Truth` predicts, and two that must be 0 at the end: `pending` and `unfinished_jobs`."""
 
     first: Counter[str] = field(default_factory=Counter)
     final: Counter[str] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 def add_retries(spark: SparkSession, sessions: sessionmaker[Session], out: Path, rules: Rules) -> None:
-    """Copy the results of the retries from the database to the tables of the run, beside those of Spark."""
+    """Copy the results of the retries from the database to the tables of the run, next to Spark's."""
     with sessions() as session:
         attempts = session.execute(
             select(_ATTEMPTS, _REPORTS.c.affiliate_id, _REPORTS.c.platform).join(
@@ -98,7 +98,7 @@ def counted(spark: SparkSession, out: Path) -> Findings:
 
 
 def compared(truth: Truth, found: Findings) -> Iterator[Line]:
-    """Every figure beside the expected one."""
+    """Yield every figure with its expected value."""
     yield from _each("first verdict", truth.first, found.first)
     yield from _each("final verdict", truth.final, found.final)
     yield from _each("alerts", _named(truth.alerts), _named(found.alerts))

@@ -1,7 +1,7 @@
-"""`make run`: the whole pipeline on a seeded sample, and every figure checked against what the generator knows.
+"""`make run`: runs the whole pipeline on a seeded sample and checks every figure against the generator's.
 
 reports → Redis stream → Spark: verdicts, trust, alerts, quarantine → retries as leased jobs on PostgreSQL
-        → a worker on the Consumer Engine, platforms with faults, circuit breakers → tables, report.html, the check
+        → a worker on the Consumer Engine, unreliable platforms, circuit breakers → tables, report.html, the check
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ _console = Console(highlight=False, soft_wrap=True)
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make run", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--reports", type=_count, default=REPORTS, metavar="N", help=f"how many ({REPORTS:,})"
+        "--reports", type=_count, default=REPORTS, metavar="N", help=f"number of reports ({REPORTS:,})"
     )
-    parser.add_argument("--seed", type=int, default=7, help="of the sample (7)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the sample (7)")
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="FOLDER", help="for the results (out)"
+        "--out", type=Path, default=Path("out"), metavar="FOLDER", help="folder for the results (out)"
     )
     options = parser.parse_args(argv)
     return run_sample(options.reports, options.out, options.seed)
 
 
 def run_sample(reports: int = REPORTS, out: Path = Path("out"), seed: int = 7) -> int:
-    """The whole run; 0 if every figure is right, 1 if not, 130 if it was interrupted."""
+    """Run everything. Return 0 if every figure is right, 1 if not, 130 if interrupted."""
     _console.print(
         f"[bold]conquiet {__version__}[/] on Python {platform.python_version()}, {platform.machine()}"
     )
     logging.getLogger("conquiet").setLevel(
         logging.CRITICAL
-    )  # the sample breaks things on purpose, thousands of times
+    )  # the sample causes thousands of failures on purpose
     try:
         return _run(reports, out, seed)
     except ConquietError as error:
         _console.print(f"[red]failed:[/] {escape(str(error))}")
         return 1
     except KeyboardInterrupt:
-        _console.print("stopped. The servers of this run are gone with it: the next one starts afresh")
+        _console.print("stopped. The servers of this run are removed; the next run starts new ones")
         return 130
 
 
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number
 
 
@@ -128,7 +128,7 @@ def _spark() -> Iterator[SparkSession]:
     from conquiet.spark import show_progress, spark_session
 
     began = perf_counter()
-    # Batches without rows only advance the watermark, which nothing here needs.
+    # Batches without rows only advance the watermark, which is not needed here.
     spark = spark_session("conquiet sample", conf={"spark.sql.streaming.noDataMicroBatches.enabled": False})
     _console.print(
         f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"
@@ -183,8 +183,8 @@ def _say_whether_right(lines: list[Line], out: Path, seconds: float) -> int:
         _console.print(f"[bold red]WRONG:[/] {len(wrong)} of {len(lines)} figures, in {seconds:.1f} s")
         return 1
     _console.print(
-        f"[bold green]right:[/] all {len(lines)} figures are the generator's, in {seconds:.1f} s. "
-        f"Tables are in {escape(str(out))}; look at {escape(str(out / 'report.html'))}"
+        f"[bold green]right:[/] all {len(lines)} figures match the generator's, in {seconds:.1f} s. "
+        f"Tables are in {escape(str(out))}; open {escape(str(out / 'report.html'))}"
     )
     return 0
 

@@ -64,7 +64,7 @@ _LOOK_EVERY = 0.2  # seconds
 
 
 class Outage(PlatformAdapter):
-    """A platform that fails for a range of calls, long enough to open the breaker and to fail some of its trials."""
+    """A platform that fails for a range of calls, long enough to open the breaker and fail some of its probes."""
 
     def __init__(self, platform: PlatformAdapter, after: int, calls: int) -> None:
         self._platform = platform
@@ -88,13 +88,13 @@ def work_off(
     expected: int,
     progress: Progress,
 ) -> ConsumeReport:
-    """Work until no report waits for an attempt. `posts` is what the platforms know; one of them has an outage."""
+    """Work until no report waits for an attempt. `posts` is the platforms' data; one platform has an outage."""
     adapters: dict[str, PlatformAdapter] = {
         name: SimulatedAdapter(seed=number, posts=known, failure_rate=0.05)
         for number, (name, known) in enumerate(posts.items())
     }
     broken = next(iter(adapters))
-    # With so many jobs, the breaker's trials end the outage before any report runs out of attempts.
+    # With this many jobs, the breaker's probes end the outage before any report runs out of attempts.
     if len(posts[broken]) >= 30:
         adapters[broken] = Outage(adapters[broken], after=10, calls=14)
     breakers = CircuitBreakerRegistry(failure_threshold=5, open_cooldown_seconds=0.75)
@@ -126,14 +126,14 @@ class _Ended(threading.Event):
 
 @contextmanager
 def _consuming(task: ReconciliationTask, connector: JobConnector) -> Iterator[_Ended]:
-    """Run the engine on a thread; what it raises is raised here at the end."""
+    """Run the engine on a thread, and re-raise its exception at the end."""
     ended = _Ended()
     failure: list[BaseException] = []
 
     def consume() -> None:
         try:
             ended.report = task.consume_transactions(connector, _POLICY)
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+        except BaseException as error:  # noqa: BLE001 - re-raised by the waiting thread
             failure.append(error)
         finally:
             ended.set()
@@ -143,7 +143,7 @@ def _consuming(task: ReconciliationTask, connector: JobConnector) -> Iterator[_E
     try:
         yield ended
     finally:
-        while not ended.wait(0.1):  # again: it may not have begun when it was told to stop
+        while not ended.wait(0.1):  # repeatedly: a stop before the engine has started has no effect
             task.stop()
         thread.join()
     if failure:

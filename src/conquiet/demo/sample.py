@@ -1,7 +1,7 @@
-"""Seeded sample reports whose outcomes are known before anybody judges them.
+"""Seeded sample reports whose outcomes are known before they are judged.
 
-Each report is built backwards: first what it shall turn out to be, then numbers that make it so, well away from the
-borders. Nothing here asks the code that judges, so its figures can be held against this truth.
+Each report is built backwards: the outcome is chosen first, then numbers that lead to it, well away from the
+thresholds. Nothing here uses the judging code, so its figures can be checked against this truth.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from conquiet.reconcile import DEFAULT_RULES, METRIC_NAMES, TRUST_EVENTS, Metric
 __all__ = ["PLATFORMS", "Chunk", "Sample", "Truth"]
 
 PLATFORMS: Final = ("clips", "photos", "stories")
-_PER_AFFILIATE = 40  # reports, about: enough for trust to move, too few for it to be all or nothing
-_DAYS = 28  # that the reports are spread over, in their order
+_PER_AFFILIATE = 40  # about this many reports: enough for trust to change, too few for it to reach 0 or 1
+_DAYS = 28  # the reports are spread over these days in order
 _JITTER = timedelta(hours=12)
 _CHUNK = 5_000
-_DUPLICATES, _BROKEN = 0.02, 0.01  # shares: of reports that come twice, of entries that are no reports
+_DUPLICATES, _BROKEN = 0.02, 0.01  # the shares of reports sent twice and of invalid entries
 
-# Outcomes, as (status, is critical), with the range of the one difference that decides: a share above the upper end of
-# what is excused, or (negative) below the lower end.
+# Outcomes, as (status, is critical), with the range of the deciding difference: a share above the upper limit of
+# the tolerated range, or (negative) below the lower limit.
 _MATCHED = (Status.MATCHED, False)
 _DIFFERENCES: Final = {
     _MATCHED: [(-0.03, 0.03)],
@@ -35,19 +35,19 @@ _DIFFERENCES: Final = {
     (Status.AFFILIATE_OVERCLAIMED, False): [(0.23, 0.46)],
     (Status.AFFILIATE_OVERCLAIMED, True): [(0.55, 3.0)],
 }
-# How frequent each outcome is by kind of affiliate, and how frequent each kind is.
+# The weight of each outcome by kind of affiliate, and the weight of each kind.
 _CHARACTERS: Final = {
     "honest": (80, (92, 4, 2, 1, 1, 0)),
     "careless": (14, (55, 20, 13, 9, 2, 1)),
     "greedy": (6, (30, 8, 10, 2, 28, 22)),
 }
-# What the platforms do not know at first, all numbers or some, and whether they know it when asked again.
+# Which numbers the platforms lack at first (all or some), and whether they have them when asked again.
 _GAPS: Final = {"late": 1.5, "partly, late": 1.0, "partly": 0.6, "never": 0.3}
 
 
 @dataclass
 class Truth:
-    """How many of everything there must be in the end. Alerts are counted by (kind, severity)."""
+    """The expected counts at the end of a run. Alerts are counted by (kind, severity)."""
 
     entries: int = 0
     reports: int = 0
@@ -56,21 +56,21 @@ class Truth:
     first: Counter[str] = field(default_factory=Counter)  # by status, after the first attempt
     final: Counter[str] = field(default_factory=Counter)
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    quarantine: Counter[str] = field(default_factory=Counter)  # by what the reason begins with
+    quarantine: Counter[str] = field(default_factory=Counter)  # by the beginning of the reason
     trust: Counter[str] = field(default_factory=Counter)  # hundredths, by affiliate
 
 
 class Chunk(NamedTuple):
-    """Some entries for the queue (those that are no JSON objects are texts), and rows for the table of metrics."""
+    """Entries for the queue (a str is an entry that is not a JSON object), and rows for the table of metrics."""
 
     entries: list[dict[str, Any] | str]
     metrics: list[dict[str, Any]]
 
 
 class Sample:
-    """`reports` reports, the same for the same seed and `now`. Iterate once: `truth` and `posts` grow on the way.
+    """`reports` reports, the same for the same seed and `now`. Iterate once: iterating fills `truth` and `posts`.
 
-    `posts` is what the platforms know when they are asked again, by platform.
+    `posts` is what the platforms answer when they are asked again, by platform.
     """
 
     def __init__(self, reports: int, seed: int = 7, now: datetime | None = None) -> None:
@@ -105,7 +105,7 @@ class Sample:
         yield self._counted(chunk)
 
     def judged_at(self, share: float) -> datetime:
-        """When this share of the reports had been submitted, and the platforms had said what they would: in time lapse."""
+        """Return the simulated time at which this share of the reports is submitted and its numbers are known."""
         return self._start + timedelta(days=_DAYS * min(1.0, share) + 1) + _JITTER
 
     def _counted(self, chunk: Chunk) -> Chunk:
@@ -150,7 +150,7 @@ class Sample:
         return report, {"platform": platform, "post_id": post, **row, "observed_at": at}
 
     def _gap(self, platform: str) -> str | None:
-        """What the platform does not know at first; one platform has more gaps than the others."""
+        """Choose what the platform lacks at first; one platform has more gaps than the others."""
         times = 2.0 if platform == "stories" else 1.0
         spot = self._random.random() * 100.0
         for gap, percent in _GAPS.items():
@@ -160,7 +160,7 @@ class Sample:
         return None
 
     def _observed(self) -> Metrics:
-        """Large numbers, so that rounding a claim does not change its verdict."""
+        """Draw large numbers, so that rounding a claim does not change its verdict."""
         views = round(10 ** self._random.uniform(5.0, 6.5))
         clicks = round(views * self._random.uniform(0.05, 0.2))
         return Metrics(views, clicks, round(clicks * self._random.uniform(0.2, 0.4)))
@@ -207,7 +207,7 @@ class Sample:
             truth.alerts["system_health", "medium"] += 1
 
     def _broken(self, report: dict[str, Any]) -> dict[str, Any] | str:
-        """An invalid entry, made from a valid report."""
+        """Make an invalid entry from a valid report."""
         report = report | {"report_id": self._reports + report["report_id"]}
         kinds: list[tuple[str, dict[str, Any] | str]] = [
             ("claimed_views must be", report | {"claimed_views": -5}),

@@ -1,4 +1,4 @@
-"""The sample as files: what platforms say as Parquet, entries as JSON lines."""
+"""The sample as files: platform metrics as Parquet, entries as JSON lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["MetricsFile", "line_of"]
 
 
 def line_of(entry: dict[str, Any] | str) -> str:
-    """An entry of the sample as a line of a file."""
+    """Return an entry of the sample as a line of a file."""
     return entry if isinstance(entry, str) else json.dumps(entry)
 
 
 class MetricsFile:
-    """A Parquet file of metrics that is written piece by piece. Use it with `with`."""
+    """A Parquet file of metrics, written chunk by chunk. Use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The stages of the main job on Redis and Spark: enqueue the sample, reconcile it, draw the page."""
+"""The stages of the main job on Redis and Spark: enqueue the sample, reconcile it, write the page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "STREAM", "enqueue", "reconcile", "write_page"]
 
 STREAM, GROUP = "reports", "reconciliation"
-# The number of micro-batches, unless they would be small: each has its line on the terminal and its day on the page.
+# Number and minimum size of micro-batches. Each has its own line on the terminal and its own day on the page.
 _BATCHES, _BATCH = 5, 5_000
 
 
 def enqueue(
     queue: RedisStreamsQueue, redis: Redis, sample: Sample, reports: int, out: Path, progress: Progress
 ) -> None:
-    """Put the sample into the stream, and what the platforms say into a Parquet file."""
+    """Put the sample into the stream, and the platform metrics into a Parquet file."""
     with progress, MetricsFile(out / "metrics.parquet") as metrics:
         bar = progress.add_task("enqueued", total=reports)
         for chunk in sample:
@@ -44,7 +44,7 @@ def enqueue(
 
 
 def reconcile(spark: SparkSession, url: str, jobs_dsn: str, out: Path, sample: Sample) -> int:
-    """Judge everything that is in the stream now, a month in time lapse; returns how many entries were lost.
+    """Judge everything in the stream, replaying a month in simulated time. Return the number of lost entries.
 
     Entries are acknowledged after their micro-batch is written.
     """

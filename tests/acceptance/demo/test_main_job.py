@@ -76,7 +76,7 @@ def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path) -> None:
                 break
         rest = process.stdout.read()  # to its end: nobody is left who could write to it
     assert process.returncode == 130, rest
-    assert "stopped. The servers of this run are gone with it: the next one starts afresh" in rest
+    assert "stopped. The servers of this run are removed; the next run starts new ones" in rest
     assert "Traceback" not in rest
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_number_is_refused_in_one_line(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2,
-        "make run: error: argument --reports: at least 1",
+        "make run: error: argument --reports: must be at least 1",
     )
 
 

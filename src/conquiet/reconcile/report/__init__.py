@@ -1,4 +1,4 @@
-"""Analytics over what reconciliation has written, and the page that shows it."""
+"""Analytics over the outputs of reconciliation, and the page that shows them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""The bars of a report, as inline SVG; its curves are in `curves.py`. This module knows nothing of what is plotted.
+"""The bar plots of a report as inline SVG (curves are in `curves.py`). This module does not know what is plotted.
 
-All are 560 units wide, which is about as wide as they are shown: text keeps its size. Colours are classes of the style
-sheet. Labels are given as plain text and escaped here.
+All plots are 560 units wide, about their width on the page, so text keeps its size. Colours are classes of the style
+sheet. Labels are plain text and are escaped here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH: Final = 560
 _ISOLATED: Final = (
     "\u2068",
     "\u2069",
-)  # SVG has no <bdi>; names from right to left must not turn what is beside
+)  # SVG has no <bdi>; a right-to-left name must not reorder the text beside it
 
 
 class Part(NamedTuple):
@@ -47,7 +47,7 @@ class Stack(NamedTuple):
 
 
 def stacked_bars(rows: Sequence[Stack], title: str) -> str:
-    """Shares of a whole, a bar of the same length for each row."""
+    """Show the shares of a whole: one bar per row, all of the same length."""
     left, right, row_height, bar_height = 128, 474, 34, 22
     body = text_at(right + 8, 10, "reports", css="soft")
     for place, row in enumerate(rows):
@@ -66,13 +66,13 @@ def stacked_bars(rows: Sequence[Stack], title: str) -> str:
 
 
 def share_bar(parts: Sequence[Part], title: str, height: int = 14) -> str:
-    """One stacked bar without words, as wide as its place."""
+    """Draw one stacked bar without text, as wide as its container."""
     body = _stack(parts, 0, WIDTH, 0, height, words=False)
     return svg(height, title, body, stretched=True)
 
 
 def bars(rows: Sequence[tuple[str, int]], title: str, unit: str) -> str:
-    """Counts, each below its label: labels may be sentences."""
+    """Show counts, each bar below its label, because labels may be sentences."""
     right = WIDTH - 104
     most = max((value for _, value in rows), default=0) or 1
     total = sum(value for _, value in rows) or 1
@@ -91,7 +91,7 @@ def bars(rows: Sequence[tuple[str, int]], title: str, unit: str) -> str:
 
 
 def level_bars(rows: Sequence[tuple[str, float]], title: str, label: str) -> str:
-    """Values from 0 to 1, with the label of their axis."""
+    """Show values from 0 to 1 on an axis with the given label."""
     left, right, row_height = 180, WIDTH - 50, 26
     bottom = len(rows) * row_height + 4
     body: list[str] = []

@@ -1,4 +1,4 @@
-"""From Spark's tables to the figures of a report. What reaches the driver is limited to what a page can show."""
+"""Collects the figures of a report from Spark tables. The driver receives only as many rows as a page can show."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = ["collect_figures"]
 
 _PLATFORMS: Final = 10
 _AFFILIATES: Final = 12
-_FALLEN, _RISEN = 4, 2  # lines of trust: more cannot be told apart
+_FALLEN, _RISEN = 4, 2  # lines of trust: more are not distinguishable
 _DAYS: Final = 366
 _REASONS: Final = 10
 _QUEUES: Final = 6
 
 _STATUSES: Final = {status: status.value.lower() for status in Status}
 _COUNTS: Final = ("reports", "judged_again", "pending", *_STATUSES.values())
-_NOTHING: Final = Row(**dict.fromkeys(_COUNTS, 0))  # Spark gives no row for a sum over no verdicts
+_NOTHING: Final = Row(**dict.fromkeys(_COUNTS, 0))  # a grouped sum over no verdicts has no row
 _BY_AFFILIATE, _BY_PLATFORM, _BY_NOTHING = 0b01, 0b10, 0b11
 _CONTESTED: Final = (Status.AFFILIATE_OVERCLAIMED, Status.DISCREPANCY_HIGH)
 
@@ -56,9 +56,9 @@ def collect_figures(
     rules: Rules = DEFAULT_RULES,
     title: str = "Reconciliation",
 ) -> ReportFigures:
-    """The figures for `write_report`. Each table of `outputs` is read once: write them first, or each is computed here.
+    """Collect the figures for `write_report`. Each table of `outputs` is read once, and computed if not yet written.
 
-    `attempts` are those of `job_attempts`, `queues` is `store.stats()`, and `lost` what the source of the stream says.
+    `attempts` come from `job_attempts`, `queues` from `store.stats()`, and `lost` from the source of the stream.
     """
     found = _found(outputs.verdicts)
     by_day = trust_by_day(outputs.trust, rules).persist(StorageLevel.MEMORY_AND_DISK)
@@ -92,7 +92,7 @@ def collect_figures(
 
 
 class _Found(NamedTuple):
-    """Rows of counts: of all, of the platforms with the most reports, of the worst affiliates; the first the most."""
+    """Rows of counts: overall, for the platforms with the most reports, and for the worst affiliates, in that order."""
 
     total: Row
     platforms: list[Row]
@@ -100,9 +100,9 @@ class _Found(NamedTuple):
 
 
 def _found(verdicts: DataFrame) -> _Found:
-    """In one pass over the verdicts, with the number of platforms and of affiliates as `groups` in their rows."""
+    """Count in one pass over the verdicts. `groups` in a row is the number of platforms or affiliates."""
     contested = sum((f.col(_STATUSES[status]) for status in _CONTESTED), f.lit(0))
-    # The number of a grouping has a bit for each key that it does without.
+    # The grouping id has a bit set for each key that the grouping leaves out.
     sums = (
         outcome_rates(verdicts)
         .groupingSets([[], ["affiliate_id"], ["platform"]], "affiliate_id", "platform")
@@ -127,7 +127,7 @@ def _found(verdicts: DataFrame) -> _Found:
 
 
 def _at_least(part: Column, whole: Column, z: float = 1.96) -> Column:
-    """The lower end of Wilson's 95 % interval for the share `part / whole`."""
+    """Return the lower bound of Wilson's 95 % interval for the share `part / whole`."""
     share, square = part / whole, z * z
     middle = share + f.lit(square) / (whole * 2)
     margin = f.lit(z) * f.sqrt(share * (1 - share) / whole + f.lit(square) / (whole * whole * 4))
@@ -140,7 +140,7 @@ def _outcomes(name: str, row: Row, score: float | None = None) -> Outcomes:
 
 
 def _platforms(found: _Found) -> tuple[tuple[Outcomes, ...], Outcomes | None]:
-    """Those with the most reports, and the rest together."""
+    """Return the platforms with the most reports, and the rest as one."""
     shown = tuple(_outcomes(row["platform"], row) for row in found.platforms)
     if not shown or found.platforms[0]["groups"] == len(shown):
         return shown, None
@@ -152,7 +152,7 @@ def _platforms(found: _Found) -> tuple[tuple[Outcomes, ...], Outcomes | None]:
 
 
 def _worst_affiliates(found: _Found, scores: Mapping[str, list[Row]]) -> tuple[Outcomes, ...]:
-    """Those of whose reports the largest share is contested for certain: one bad report of one proves little."""
+    """Order by the lower bound of the contested share: a single bad report proves little."""
     worst = []
     for row in found.affiliates:
         if row["contested"]:
@@ -171,7 +171,7 @@ def _trust_days(by_day: DataFrame, rules: Rules) -> tuple[DayTrust, ...]:
 
 
 def _fallen_or_risen(by_day: DataFrame) -> list[str]:
-    """The affiliates whose trust fell the most, the deepest first, and those whose trust rose the most."""
+    """Return the affiliates whose trust fell the most, largest fall first, then those whose trust rose the most."""
     sums = by_day.groupBy("affiliate_id").agg(f.sum("delta_hundredths").alias("sum"))
     fallen = sums.where("sum < 0").orderBy("sum", "affiliate_id").limit(_FALLEN)
     risen = sums.where("sum > 0").orderBy(f.desc("sum"), "affiliate_id").limit(_RISEN)
@@ -183,7 +183,7 @@ def _fallen_or_risen(by_day: DataFrame) -> list[str]:
 
 
 def _scores(by_day: DataFrame, affiliates: set[str]) -> dict[str, list[Row]]:
-    """The days of these affiliates, oldest first."""
+    """Return the days of each of these affiliates, oldest first."""
     days: dict[str, list[Row]] = defaultdict(list)
     for row in by_day.where(f.col("affiliate_id").isin(sorted(affiliates))).orderBy("day").collect():
         days[row["affiliate_id"]].append(row)

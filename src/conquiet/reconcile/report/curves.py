@@ -1,4 +1,4 @@
-"""The plots of a report that have scales, as inline SVG: values over days, and times on a logarithmic axis."""
+"""Plots with scales as inline SVG: values over days, and times on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conquiet.reconcile.report.text import cut, duration
 
 __all__ = ["Line", "Range", "line_key", "lines", "ranges"]
 
-# Decades up to seconds, then what clocks count.
+# Powers of ten up to seconds, then minutes, hours and days.
 _TIMES = (
     1e-6,
     1e-5,
@@ -34,7 +34,7 @@ _TIMES = (
 
 
 class Line(NamedTuple):
-    """`points` are in the order of their days; between them the value stays what it was."""
+    """`points` are ordered by day. The value stays the same between two points."""
 
     label: str
     css: str
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 def lines(rows: Sequence[Line], title: str, y_label: str) -> str:
-    """Values from 0 to 1 over two days or more, as steps: a value holds until the next."""
+    """Show values from 0 to 1 over at least two days, as steps: a value holds until the next."""
     left, right, top, bottom = 46, WIDTH - 12, 12, 246
     days = [day for row in rows for day, _ in row.points]
     first, last = min(days), max(days)
@@ -81,12 +81,12 @@ def lines(rows: Sequence[Line], title: str, y_label: str) -> str:
 
 
 def line_key(css: str) -> str:
-    """A short stroke of a line, for the legend."""
+    """Draw a short sample of a line for the legend."""
     return f'<svg viewBox="0 0 26 12" aria-hidden="true"><path class="line {css}" d="M1 6H25"/></svg>'
 
 
 def ranges(rows: Sequence[Range], title: str) -> str:
-    """From the median to the 99th percentile of times, on one logarithmic axis."""
+    """Show times from the median to the 99th percentile, all on one logarithmic axis."""
     left, right = 132, WIDTH - 18
     values = [value for row in rows if row.values for value in row.values]
     ticks = _time_ticks(min(values), max(values))
@@ -129,7 +129,7 @@ def ranges(rows: Sequence[Range], title: str) -> str:
 
 
 def _day_ticks(first: date, last: date) -> list[date]:
-    """About five, evenly spread, the first and the last day among them."""
+    """Return about five days, evenly spaced, including the first and the last."""
     span = (last - first).days
     steps = min(5, span)
     return (
@@ -144,14 +144,14 @@ def _day_label(day: date, span: int) -> str:
 
 
 def _time_ticks(smallest: float, largest: float) -> list[float]:
-    """From the last that is not above all values to the first that is not below; two at least."""
+    """Return the ticks that enclose all values, at least two."""
     start = max((place for place, time in enumerate(_TIMES) if time <= smallest), default=0)
     end = min((place for place, time in enumerate(_TIMES) if time >= largest), default=len(_TIMES) - 1)
     return list(_TIMES[min(start, len(_TIMES) - 2) : max(end, start + 1) + 1])
 
 
 def _readable(ticks: Sequence[float], x_of: Callable[[float], float]) -> list[float]:
-    """Those whose labels do not touch."""
+    """Return the ticks whose labels do not overlap."""
     kept: list[float] = []
     for tick in ticks:
         if not kept or x_of(tick) - x_of(kept[-1]) >= 44:

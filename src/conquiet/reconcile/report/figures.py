@@ -1,4 +1,4 @@
-"""The figures that a report shows: plain data, made by `collect_figures` or by hand. Needs no Spark."""
+"""The figures that a report shows, as plain data: made by `collect_figures` or by hand, without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """How the reports of an affiliate, of a platform or of all ended. `score` is the affiliate's trust, if known."""
+    """Outcomes of the reports of an affiliate, of a platform or overall. `score` is the affiliate's trust, if known."""
 
     name: str
     reports: int
@@ -35,7 +35,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class DayTrust:
-    """All affiliates at the end of a day: how many were known, how many below the score they began with, the mean."""
+    """All affiliates at the end of a day: how many are known, how many are below their initial score, the mean."""
 
     day: date
     affiliates: int
@@ -45,7 +45,7 @@ class DayTrust:
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
-    """One affiliate's score at the end of the days on which it changed, oldest first. `start` is its score before."""
+    """One affiliate's score at the end of each day on which it changed, oldest first. `start` is its initial score."""
 
     affiliate_id: str
     start: float
@@ -61,7 +61,7 @@ class AlertCount:
 
 @dataclass(frozen=True, slots=True)
 class TimesRow:
-    """Seconds: see `job_times` for what the measures mean."""
+    """Percentiles in seconds. `job_times` defines the measures."""
 
     queue: str
     measure: str
@@ -74,7 +74,7 @@ class TimesRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """Job history. Empty parts were not given."""
+    """Job history. A part that was not given is empty."""
 
     times: tuple[TimesRow, ...] = ()
     outcomes: Mapping[str, int] = field(default_factory=dict)  # number of attempts by outcome
@@ -85,8 +85,8 @@ class JobFigures:
 class ReportFigures:
     """Everything in a report. A part that is None or empty is shown as missing.
 
-    `platforms` and `affiliates` are those worth showing, the first the most; `other_platforms` are the rest together.
-    `lost` is how many entries of the queue were gone before they were read: the source knows, the outputs do not.
+    `platforms` and `affiliates` are those worth showing, most relevant first; `other_platforms` sums up the rest.
+    `lost` counts queue entries that were deleted before they were read. Only the source knows it, not the outputs.
     """
 
     total: Outcomes

@@ -1,4 +1,4 @@
-"""How long jobs waited and how long they took, from the history of a job store, in native Spark SQL."""
+"""Waiting and processing times of jobs from the history of a job store, in native Spark SQL."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ ATTEMPT_OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {"queue": "string", "outcome": "string", "attempts": "bigint"}
 )
 
-_AT_ONCE: Final = 50_000  # attempts per write: the fixed cost of a write in Spark is then negligible
+_AT_ONCE: Final = 50_000  # attempts per write; makes the fixed cost of a Spark write negligible
 _HANDLED: Final = (
     "succeeded",
     "failed",
-)  # an attempt that was released or lost its lease does not show how long the work takes
+)  # the duration of an attempt that was released or lost its lease is not a processing time
 _ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 _Row = tuple[Any, ...]  # in the order of ATTEMPTS
 
@@ -73,31 +73,33 @@ _Row = tuple[Any, ...]  # in the order of ATTEMPTS
 def job_attempts(
     spark: SparkSession, store: JobStore, folder: str, *, queue: str | None = None, page: int = 5_000
 ) -> DataFrame:
-    """The finished attempts of all jobs that `store` has (of `queue`), as Parquet in `folder`, which must be new.
+    """Write the finished attempts of all jobs in `store` (or in `queue`) as Parquet to `folder`, which must not exist.
 
-    Memory holds `page` jobs with their payloads and up to 50,000 attempts, however many there are: choose a smaller
-    page for large payloads. The store may be in use meanwhile: jobs that are removed or added hide no others.
+    Memory use is bounded by `page` jobs with their payloads and 50,000 attempts: choose a smaller
+    page for large payloads. The store may be in use meanwhile: no job is skipped because others are added or removed.
     """
     checked_int("page", page, 1, MAX_INT, error=JobConfigError)
     if exists(spark, folder):
-        raise JobConfigError(f"{folder} exists: give a folder that does not, the attempts are written there")
+        raise JobConfigError(
+            f"{folder} exists: give a folder that does not exist; the attempts are written to it"
+        )
     for rows in _chunks(store, queue, page):
         spark.createDataFrame(_table(rows)).write.mode("append").parquet(folder)
     return stated(spark.read.parquet(folder), ATTEMPTS).distinct()
 
 
 def job_times(attempts: DataFrame) -> DataFrame:
-    """Percentiles in seconds, per queue and measure: the columns of JOB_TIMES. They are exact, by nearest rank.
+    """Return exact percentiles (nearest rank) in seconds per queue and measure, with the columns of JOB_TIMES.
 
-    first_wait  from `enqueued_at` to the first attempt; a delay that was asked for is part of it
-    retry_wait  from the end of an attempt to the start of the next; the delay of the retry is part of it
-    processing  from the start to the end of an attempt that a handler finished: it succeeded or failed
+    first_wait  from `enqueued_at` to the start of the first attempt, including a requested delay
+    retry_wait  from the end of an attempt to the start of the next, including the delay of the retry
+    processing  from the start to the end of an attempt that succeeded or failed
 
-    The values of a queue and a measure are sorted by one task. Spark's sorts go to disk when memory is short, so that
-    it need not hold them.
+    One Spark task sorts all values of a queue and measure. The sort spills to disk when memory is short, so
+    they need not fit in memory.
     """
     rows = _checked(attempts)
-    # An id may be used again after its job was pruned: that is another job, enqueued at another time.
+    # An id can be reused after its job is pruned. `enqueued_at` separates the two jobs.
     before = f.lag("ended_at").over(Window.partitionBy("job_id", "enqueued_at").orderBy("number"))
     spans = (
         _span(FIRST_WAIT, "enqueued_at", "started_at", f.col("_before").isNull()),
@@ -109,7 +111,7 @@ def job_times(attempts: DataFrame) -> DataFrame:
     values = values.select("queue", "span.measure", "span.micros")
     group = Window.partitionBy("queue", "measure")
     place = {"place": f.row_number().over(group.orderBy("micros")), "attempts": f.count("*").over(group)}
-    # Place number ceil(percent / 100 * attempts), in whole numbers: no rounding decides which value it is.
+    # The rank is ceil(percent / 100 * attempts), in integer arithmetic to avoid rounding errors.
     ranks = {f"p{percent}": f.expr(f"(attempts * {percent} + 99) div 100") for percent in PERCENTS}
     ranked = values.withColumns(place).withColumns(ranks).withColumn("max", f.col("attempts"))
     chosen = [
@@ -121,16 +123,16 @@ def job_times(attempts: DataFrame) -> DataFrame:
 
 
 def attempt_outcomes(attempts: DataFrame) -> DataFrame:
-    """The number of attempts by queue and outcome: the columns of ATTEMPT_OUTCOMES."""
+    """Count attempts by queue and outcome, with the columns of ATTEMPT_OUTCOMES."""
     counts = _checked(attempts).groupBy("queue", "outcome").agg(f.count("*").alias("attempts"))
     return stated(counts, ATTEMPT_OUTCOMES)
 
 
 def _chunks(store: JobStore, queue: str | None, page: int) -> Iterator[list[_Row]]:
-    """Attempts, many at once; the first list may be empty, so that there is always one.
+    """Yield lists of attempts. There is always at least one list; the first may be empty.
 
-    Pages are read from the last job to the first. A job that is removed meanwhile moves those after it, which have
-    been read, to places that are still to be read: something comes twice, but nothing is skipped.
+    Pages are read from the last job to the first. Removing a job shifts the jobs after it, which are already
+    read, into pages not yet read: a job may be read twice, but none is skipped.
     """
     rows: list[_Row] = []
     is_first = True

@@ -1,4 +1,4 @@
-"""`report.html`: the figures as one file that a browser opens anywhere, with nothing to load."""
+"""`report.html`: the figures as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from conquiet.reconcile.report.text import counted, cut, day, named, number, per
 
 __all__ = ["report_html", "write_report"]
 
-# A second line of defence: whatever gets into the page, a browser loads and runs nothing.
+# A second line of defence: the browser loads and runs nothing, whatever text gets into the page.
 _NOTHING_ELSE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(path: str | os.PathLike[str], figures: ReportFigures) -> Path:
-    """Write the report to `path`; readers see the old file or the new one, never a part of it."""
+    """Write the report to `path` atomically: readers see the old file or the new one, never a part of it."""
     target = Path(path)
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -36,7 +36,7 @@ def write_report(path: str | os.PathLike[str], figures: ReportFigures) -> Path:
 
 
 def report_html(figures: ReportFigures) -> str:
-    """The page as text."""
+    """Return the page as text."""
     cards = "".join(
         f'<div class="figure {css}"><div class="what">{what}</div><div class="value">{value}</div>'
         f'<div class="more">{more}</div></div>\n'
@@ -49,8 +49,8 @@ def report_html(figures: ReportFigures) -> str:
         f"<title>{escape(cut(figures.title, 120))}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
         f"<header><h1>{named(figures.title, 120)}</h1>\n<p>{_subtitle(figures)}</p></header>\n"
         f'<div class="figures">\n{cards}</div>\n<main>\n{sections(figures)}\n</main>\n'
-        "<footer>A report counts once, by the verdict of its newest attempt. Days are UTC. Point at a bar, a line or a "
-        "name that was cut to see all of it.</footer>\n</body>\n</html>\n"
+        "<footer>A report counts once, by the verdict of its newest attempt. Days are in UTC. Point at a bar, a line "
+        "or a shortened name to see all of it.</footer>\n</body>\n</html>\n"
     )
 
 
@@ -64,7 +64,7 @@ def _subtitle(figures: ReportFigures) -> str:
 
 
 def _headline(figures: ReportFigures) -> list[tuple[str, str, str, str]]:
-    """What it is, the figure, a remark (all of it HTML), and whether it is good or bad."""
+    """Return tuples of label, figure, remark (all HTML) and whether the figure is good or bad."""
     total = figures.total
     overclaimed = total.by_status.get(Status.AFFILIATE_OVERCLAIMED, 0)
     matched = total.by_status.get(Status.MATCHED, 0)

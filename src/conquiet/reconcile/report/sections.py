@@ -1,4 +1,4 @@
-"""The sections of a report: each has a title that says what is to be seen, and a plot, or says why there is none."""
+"""The sections of a report: each has a title that states the finding, and a plot or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _alerts(figures: ReportFigures) -> str:
 
 
 def sections(figures: ReportFigures) -> str:
-    """One after the other, two in a row unless they are wide; and below them two columns of their own heights."""
+    """Lay out the sections two to a row unless they are wide, then two columns of independent height below."""
     rows = (_overall, _platforms, _trust, _affiliates)
     has_times = figures.jobs is not None and figures.jobs.times
     columns = ((_times,), (_alerts, _quarantine)) if has_times else ((_times, _alerts), (_quarantine,))
@@ -237,7 +237,7 @@ def _parts(one: Outcomes) -> list[Part]:
 
 
 def _since(first: date, line: TrustLine) -> list[tuple[date, float]]:
-    """The line from the first day of the plot on."""
+    """Return the points of the line from the first day of the plot."""
     begins = not line.days or line.days[0][0] > first
     return [*([(first, line.start)] if begins else []), *line.days]
 

@@ -1,4 +1,4 @@
-"""How a report looks: one style sheet, with the colours of light and dark as variables."""
+"""The style sheet of a report, with the colours of light and dark mode as variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUS_CLASSES: Final = dict(
     zip(STATUS_NAMES, ("ok", "low", "mid", "high", "over", "part", "none"), strict=True)
 )
 
-# Colours differ in lightness as well as in hue, for eyes that do not tell red from green, and for paper.
+# Colours differ in lightness as well as in hue, for colour-blind readers and for printing.
 CSS: Final = """
 :root {
   color-scheme: light dark;

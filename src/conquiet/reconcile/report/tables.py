@@ -1,8 +1,8 @@
-"""Tables about what reconciliation has found, in native Spark SQL: outcome rates, trust over time, quarantine reasons.
+"""Tables about the results of reconciliation, in native Spark SQL: outcome rates, trust over time, quarantine reasons.
 
-Each function takes an output of `reconcile_batch` (or what `reconcile_stream` has written) and gives a lazy DataFrame
-whose columns and types are stated beside it. Counts and sums are whole numbers, so they do not depend on the order of
-rows; a rate is one division of two of them.
+Each function takes an output of `reconcile_batch` (or one that `reconcile_stream` wrote) and returns a lazy DataFrame
+with documented columns and types. Counts and sums are integers, so they do not depend on the order of
+rows; a rate is a single division of two of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = [
 _KEYS: Final = ("affiliate_id", "platform")
 _SECONDS_PER_DAY: Final = 86_400
 
-# Columns and their types. In front of OUTCOMES stand the columns that it is grouped by.
+# Columns and their types. The grouping columns precede those of OUTCOMES.
 OUTCOMES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "reports": "bigint",
-        "judged_again": "bigint",  # whose newest verdict is not that of the first attempt
-        "pending": "bigint",  # whose newest verdict is to be followed by another attempt
+        "judged_again": "bigint",  # reports whose newest verdict is not from the first attempt
+        "pending": "bigint",  # reports whose newest verdict will be followed by another attempt
         **{status.value.lower(): "bigint" for status in Status},
         **{f"{status.value.lower()}_rate": "double" for status in Status},
     }
@@ -70,7 +70,7 @@ QUARANTINE_REASONS: Final[Mapping[str, str]] = MappingProxyType({"reason": "stri
 
 
 def read_outputs(spark: SparkSession, output: str) -> ReconcileOutputs:
-    """The tables that `reconcile_stream` has written to `output`, or anybody to `output/<table>` as Parquet."""
+    """Read the tables that `reconcile_stream` wrote to `output`, or any Parquet in `output/<table>`."""
     root = output.rstrip("/")
     for table in ReconcileOutputs._fields:
         if not exists(spark, f"{root}/{table}"):
@@ -82,14 +82,14 @@ def read_outputs(spark: SparkSession, output: str) -> ReconcileOutputs:
 
 
 def outcome_rates(verdicts: DataFrame, *by: str) -> DataFrame:
-    """How reports ended, `by` affiliate_id, platform or both (which is what no `by` means): the columns of OUTCOMES.
+    """Count outcomes `by` affiliate_id, platform or both (the default), with the columns of OUTCOMES.
 
-    A report counts once, by the verdict of its newest attempt: "missing" that became "matched" is matched.
+    A report counts once, by the verdict of its newest attempt: "missing" and later "matched" counts as matched.
     """
     keys = by or _KEYS
     if set(keys) - set(_KEYS) or len(set(keys)) != len(keys):
         raise ReconcileConfigError(
-            f"outcome rates go by affiliate_id, by platform or by both, not by {', '.join(keys)}"
+            f"outcome rates are grouped by affiliate_id, by platform or by both, not by {', '.join(keys)}"
         )
     columns: dict[str, type[DataType]] = dict.fromkeys((*_KEYS, "status"), StringType)
     columns |= {"report_id": IntegralType, "attempt": IntegralType, "scheduled_retry_at": TimestampType}
@@ -107,7 +107,7 @@ def outcome_rates(verdicts: DataFrame, *by: str) -> DataFrame:
 
 
 def trust_by_day(trust: DataFrame, rules: Rules = DEFAULT_RULES) -> DataFrame:
-    """Trust in each affiliate at the end of each day (UTC) on which it changed: the columns of TRUST_BY_DAY."""
+    """Return each affiliate's trust at the end of each day (UTC) on which it changed: the columns of TRUST_BY_DAY."""
     rows = having_columns(
         trust,
         {"affiliate_id": StringType, "delta_hundredths": IntegralType, "recorded_at": TimestampType},
@@ -124,9 +124,9 @@ def trust_by_day(trust: DataFrame, rules: Rules = DEFAULT_RULES) -> DataFrame:
 
 
 def mean_trust_by_day(by_day: DataFrame, rules: Rules = DEFAULT_RULES) -> DataFrame:
-    """From `trust_by_day`: the mean score of all affiliates known by the end of each day: the columns of MEAN_TRUST.
+    """Return the mean score of all affiliates known by the end of each day, from `trust_by_day`: columns of MEAN_TRUST.
 
-    An affiliate keeps its score on days without an event. Only changes are added up, so no row is made for such days.
+    An affiliate keeps its score on days without an event. Only changes are summed, so such days need no rows.
     """
     score, start = f.col("score_hundredths"), f.lit(rules.trust.start)
     before = f.lag("score_hundredths").over(_days_of_affiliate())
@@ -142,7 +142,7 @@ def mean_trust_by_day(by_day: DataFrame, rules: Rules = DEFAULT_RULES) -> DataFr
     per_day = changes.groupBy("day").agg(
         *(f.sum(name).alias(name) for name in ("events", "affiliates", "sum", "below_start"))
     )
-    # A row per day: one task can go through them. (A window without a key would be warned about.)
+    # One row per day is little enough for one task. (Spark warns about a window without a key.)
     until_then = Window.partitionBy(f.pmod(f.unix_date("day"), f.lit(1))).orderBy("day")
     until_then = until_then.rowsBetween(Window.unboundedPreceding, 0)
     total = {name: f.sum(name).over(until_then) for name in ("affiliates", "sum", "below_start")}
@@ -151,7 +151,7 @@ def mean_trust_by_day(by_day: DataFrame, rules: Rules = DEFAULT_RULES) -> DataFr
 
 
 def quarantine_reasons(quarantine: DataFrame) -> DataFrame:
-    """How many rows were put aside for the same reason, whatever their values: the columns of QUARANTINE_REASONS."""
+    """Count quarantined rows by reason, ignoring the values in it, with the columns of QUARANTINE_REASONS."""
     rows = having_columns(quarantine, {"reason": StringType}, "quarantine")
     kind = f.col("reason")
     for pattern, replacement in (
@@ -164,12 +164,12 @@ def quarantine_reasons(quarantine: DataFrame) -> DataFrame:
 
 
 def stated(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """`rows` with exactly these columns and types."""
+    """Return `rows` with exactly these columns and types."""
     return rows.select(*(f.col(name).cast(kind).alias(name) for name, kind in columns.items()))
 
 
 def having_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], table: str) -> DataFrame:
-    """These columns of `rows`, or an error that names the first that is missing or of another type."""
+    """Return these columns of `rows`. The error names the first one that is missing or has another type."""
     found = {field.name: field.dataType for field in rows.schema.fields}
     for name, kind in columns.items():
         if name not in found:
@@ -187,7 +187,7 @@ def _days_of_affiliate() -> WindowSpec:
 
 
 def _day(moment: str) -> Column:
-    """The day in UTC, whatever the zone of the session."""
+    """Return the day in UTC, independent of the session time zone."""
     seconds = f.unix_seconds(f.col(moment))
     into_day = f.pmod(seconds, f.lit(_SECONDS_PER_DAY))
     return f.date_from_unix_date(((seconds - into_day) / f.lit(_SECONDS_PER_DAY)).cast("int"))

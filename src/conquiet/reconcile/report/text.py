@@ -1,4 +1,4 @@
-"""Names and numbers as a report shows them: whatever a name holds, it stays text and stays in its place."""
+"""Formats names and numbers for a report. No name can become markup or affect the text around it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["counted", "cut", "day", "duration", "named", "number", "percent", "p
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNSEEN = frozenset(("Cc", "Cs", "Co", "Cn", "Zl", "Zp"))
-_MARKS_IN_A_ROW = 2  # enough for every script that people write; more is there to paint over other lines
+_MARKS_IN_A_ROW = 2  # enough for every written language; longer runs only serve to paint over other lines
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def plain(name: str) -> str:
-    """`name` without what moves, hides or covers other text; what is taken out is seen as �."""
+    """Replace characters that move, hide or cover other text with �."""
     shown: list[str] = []
     marks = 0
     for char in unicodedata.normalize("NFC", name):
@@ -29,7 +29,7 @@ def plain(name: str) -> str:
 
 
 def cut(name: str, width: int) -> str:
-    """`name`, plain, at most as wide as `width` characters: a wide one counts as two."""
+    """Return `name`, plain, at most `width` columns wide; a wide character counts as two."""
     text, used = plain(name), 0
     for place, char in enumerate(text):
         used += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
@@ -39,14 +39,14 @@ def cut(name: str, width: int) -> str:
 
 
 def named(name: str, width: int = 60) -> str:
-    """A name as HTML: isolated, so that one written from right to left turns nothing around it; the whole as a hint."""
+    """Format a name as HTML. It is isolated, so right-to-left text reorders nothing else; a hint has the full name."""
     short = cut(name, width)
     hint = "" if short == name else f' title="{escape(cut(name, 400))}"'
     return f"<bdi{hint}>{escape(short)}</bdi>"
 
 
 def number(value: int) -> str:
-    """1,234,567; from ten million on 12.3 million."""
+    """Format as 1,234,567 or, from ten million, as 12.3 million."""
     if value < 10_000_000:
         return f"{value:,}"
     for size, word in ((10**12, "trillion"), (10**9, "billion")):
@@ -56,12 +56,12 @@ def number(value: int) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """1 report, 2 reports, 3 retries."""
+    """Format as 1 report, 2 reports, 3 retries."""
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
 def percent(share: float) -> str:
-    """12.3 %. Something is never shown as nothing, nor nearly all as all."""
+    """Format as 12.3 %. Only 0 is shown as 0 %, and only 1 as 100 %."""
     if share <= 0 or share >= 1:
         return f"{share * 100:.0f} %"
     if share < 0.001:
@@ -72,13 +72,13 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits at most, in the unit that suits: 340 µs, 1.25 s, 3.4 min."""
+    """Format with at most three digits in a suitable unit: 340 µs, 1.25 s, 3.4 min."""
     if not math.isfinite(seconds):
         return "–"
     if seconds < 0:
         return f"−{duration(-seconds)}"
     for size, unit in _UNITS:
-        if seconds >= size * 0.9995:  # 999.6 ms is 1 s already
+        if seconds >= size * 0.9995:  # 999.6 ms is shown as 1 s
             value = seconds / size
             digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
             text = f"{value:,.{digits}f}"

@@ -1,7 +1,7 @@
 """The alerts that a stream has raised: a set of (report_id, status), kept as Parquet in the checkpoint.
 
 Each micro-batch adds a run. When there are many runs of one rank, they are merged into one of the next rank, so that
-after a million micro-batches only some dozens of folders have to be read. A run counts once it is complete, and a key may
+after a million micro-batches only a few dozen folders have to be read. A run counts once it is complete, and a key may
 be in two runs: a driver that is killed at any point leaves a correct set.
 """
 
@@ -26,7 +26,7 @@ _FITS_AN_EXECUTOR = 1_000_000  # keys: about 50 MB
 class _Run(NamedTuple):
     rank: int
     newest: int
-    """The last micro-batch in it."""
+    """The number of the last micro-batch in the run."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True)
 class AlertMemory:
-    """Alerts are remembered for `remember`, an interval such as `7 days`."""
+    """The raised alerts, kept for `remember`, an interval such as `7 days`."""
 
     folder: str
     remember: str
@@ -43,7 +43,7 @@ class AlertMemory:
     """How many runs of the same rank are merged."""
 
     def unraised(self, alerts: DataFrame, number: int, as_of: datetime, *, at_most: int) -> DataFrame:
-        """The `alerts` that no micro-batch before `number` has raised. There are `at_most` so many alerts."""
+        """Return the `alerts` that no micro-batch before `number` raised. There are `at_most` that many alerts."""
         spark = alerts.sparkSession
         runs = self._complete(spark)
         if not runs:

@@ -1,4 +1,4 @@
-"""Reconciliation in bulk: the verdict on every report, in native Spark SQL, by the rules of the per-job path.
+"""Reconciliation in bulk: judges every report in native Spark SQL, by the rules of the per-job path.
 
 reports ── checked ──┬── once each ──┐
                      │               ├── joined ── judged ──┬── verdicts, trust, alerts, retries
@@ -35,12 +35,12 @@ _ATTEMPT = ["report_id", "attempt"]
 
 
 class ReconcileOutputs(NamedTuple):
-    """The outputs as DataFrames. Each is computed separately when used; `save_outputs` computes and writes all at once.
+    """The outputs as DataFrames. Each is computed separately when used; `save_outputs` computes them together.
 
     verdicts    one per (report_id, attempt)
     trust       the changes of trust, in whole hundredths: at most one per (report_id, attempt)
     alerts      at most one per (report_id, status)
-    retries     reports to be judged again, with the number of that attempt: reports, from `scheduled_retry_at` on
+    retries     reports to be judged again at `scheduled_retry_at`, with the number of that attempt
     quarantine  rows that could not be judged, and why
     """
 
@@ -52,7 +52,7 @@ class ReconcileOutputs(NamedTuple):
 
 
 class JudgedOutputs(ReconcileOutputs):
-    """The outputs with the judged rows they are selected from, so that these can be computed once for all."""
+    """The outputs with the judged rows they are selected from, so that the rows can be computed once."""
 
     rows: DataFrame
     as_of: datetime
@@ -71,7 +71,7 @@ class JudgedOutputs(ReconcileOutputs):
 
 
 class Judged(NamedTuple):
-    """A row for each report that could be judged, and the rows that could not."""
+    """A row for each judged report, and the rows that could not be judged."""
 
     rows: DataFrame
     bad_reports: DataFrame
@@ -86,11 +86,11 @@ def reconcile_batch(
     *,
     unique_reports: bool = False,
 ) -> ReconcileOutputs:
-    """Judge `reports` by the newest `metrics` of each post at or before `as_of`, which is now if it is not given.
+    """Judge `reports` by the newest `metrics` of each post at or before `as_of` (by default now).
 
-    The same inputs and the same `as_of` give the same outputs. `as_of` is also when the attempts are made: retries are
-    counted from it, and what was submitted after it is impossible. Rows with the same (report_id, attempt) are judged
-    once; `unique_reports` says that there are none, which saves a shuffle and a sort.
+    The same inputs and the same `as_of` give the same outputs. `as_of` is also the time of the attempts: retries are
+    scheduled from it, and a report submitted after it is invalid. Rows with the same (report_id, attempt) are judged
+    once; `unique_reports` asserts that there are none, which saves a shuffle and a sort.
     """
     moment = moment_of(as_of)
     found = judged_reports(reports, metrics, rules, moment, unique_reports=unique_reports)
@@ -100,7 +100,7 @@ def reconcile_batch(
 def judged_reports(
     reports: DataFrame, metrics: DataFrame, rules: Rules, as_of: datetime, *, unique_reports: bool = False
 ) -> Judged:
-    """Check and judge, before the outputs are selected."""
+    """Check and judge the rows; `outputs_of` selects the outputs."""
     all_reports = checked_reports(checked_columns(reports, REPORTS, "reports"), as_of)
     all_metrics = checked_metrics(checked_columns(metrics, METRICS, "metrics"))
     good_reports = all_reports.where(f.col("reason").isNull()).select(*REPORTS)
@@ -117,7 +117,7 @@ def judged_reports(
 
 
 def outputs_of(rows: DataFrame, quarantine: DataFrame, as_of: datetime) -> JudgedOutputs:
-    """The outputs, selected from the judged reports."""
+    """Select the outputs from the judged reports."""
     now = f.lit(as_of)
     verdicts = rows.select(
         "report_id",
@@ -167,7 +167,7 @@ def _having(rows: DataFrame, column: str) -> DataFrame:
 
 
 def moment_of(as_of: datetime | None) -> datetime:
-    """`as_of`, or now, in UTC."""
+    """Return `as_of`, or the current time, in UTC."""
     if as_of is None:
         return datetime.now(UTC)
     if as_of.tzinfo is None:
@@ -176,7 +176,7 @@ def moment_of(as_of: datetime | None) -> datetime:
 
 
 def _once_each(reports: DataFrame) -> DataFrame:
-    """One row for each (report_id, attempt). If rows differ, the earliest counts, whatever order they come in."""
+    """Keep one row for each (report_id, attempt). If rows differ, the earliest wins, independent of input order."""
     others = [name for name in REPORTS if name not in (*_ATTEMPT, "submitted_at")]
     order = Window.partitionBy(*_ATTEMPT).orderBy("submitted_at", *others)
     # Not row_number: Spark would sort before the shuffle, too, which pays only if most rows are duplicates.
@@ -185,8 +185,8 @@ def _once_each(reports: DataFrame) -> DataFrame:
 
 
 def _newest(metrics: DataFrame, as_of: datetime) -> DataFrame:
-    """The last observation of each post. Rows of the same moment are one observation with the largest of their numbers,
-    whatever order they come in. Aggregates numbers and not structs, which Spark's hash aggregate does not support.
+    """Return the last observation of each post. Rows with the same time are one observation with the largest of their
+    numbers, independent of input order. Aggregates numbers, not structs, which Spark's hash aggregate does not support.
     """
     known = metrics.where(f.col("observed_at") <= f.lit(as_of)).repartition(
         *_POST

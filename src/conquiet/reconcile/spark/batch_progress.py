@@ -1,4 +1,4 @@
-"""Progress of a batch: what Spark has read so far and, at the end, what was written."""
+"""Progress of a batch: the rows that Spark has read so far and, at the end, the rows written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TOLD_MS = 10_000
 def show_batch(
     outputs: ReconcileOutputs, name: str = "reconciliation", *, terminal: bool = True
 ) -> Iterator[ReconcileOutputs]:
-    """Write the outputs that this returns inside the block: they are the same, but counted.
+    """Return the same outputs, but counted. Write them inside the block.
 
-    A terminal shows progress while the block runs. At the end a line on standard error, if `terminal`, shows verdicts and
-    quarantine, and the metrics are updated. Everything that Spark does meanwhile is attributed to this batch.
+    A terminal shows progress while the block runs. At the end the metrics are updated and, if `terminal`, a line on
+    standard error shows verdicts and quarantine. All work that Spark does meanwhile is attributed to this batch.
     """
     view = stderr_view() if terminal else None
     with shown(outputs, name, view) as tables:
@@ -79,7 +79,7 @@ def _watch(ended: threading.Event, look: Any, view: View, state: QueryState) -> 
 
 
 class _Work:
-    """The stages that Spark has run since this was created, from the status store of Spark's own UI."""
+    """The stages that Spark has run since this object was created, from the status store of Spark's own UI."""
 
     def __init__(self, spark: SparkSession) -> None:
         context: Any = spark.sparkContext
@@ -88,7 +88,7 @@ class _Work:
         self._stages: dict[int, _Stage] = {}
 
     def look(self) -> None:
-        """Update the stages that run now, and those that ran at the last look."""
+        """Update the stages that run now, and those that ran at the last call."""
         numbers = {stage.stageId() for stage in _items(self._store.activeStages())}
         numbers |= {number for number, stage in self._stages.items() if not stage.over}
         for number in numbers:
@@ -129,11 +129,11 @@ class _Stage(NamedTuple):
 
 
 def _items(sequence: Any) -> Iterator[Any]:
-    """The items of a Scala sequence."""
+    """Iterate over a Scala sequence."""
     return (sequence.apply(place) for place in range(sequence.size()))
 
 
 def _wait_until_told(spark: SparkSession) -> None:
-    """Wait until Spark has delivered all events to its listeners: the counts arrive that way."""
+    """Wait until Spark has delivered all events to its listeners, which receive the counts."""
     context: Any = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty(_TOLD_MS)

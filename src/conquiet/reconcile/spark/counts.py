@@ -1,4 +1,4 @@
-"""How many verdicts, alerts, retries and quarantined rows were written: counted by the writes themselves."""
+"""Counts of written verdicts, alerts, retries and quarantined rows, taken during the writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROWS_OF: Final = {
 
 
 class CountedOutputs:
-    """`tables` are the outputs; their rows are counted when they are written."""
+    """`tables` are the outputs, with rows counted as they are written."""
 
     def __init__(self, outputs: ReconcileOutputs) -> None:
         self._frames = {
@@ -40,7 +40,7 @@ class CountedOutputs:
             self.tables.rows, self.tables.as_of = outputs.rows, outputs.as_of
 
     def counts(self, seconds: float = WAIT_SECONDS) -> Counts:
-        """The counts of the tables written so far, after waiting at most `seconds` for Spark to report each."""
+        """Return the counts of the tables written so far. Waits at most `seconds` for Spark to report each."""
         found = {name: frame.counts(seconds) for name, frame in self._frames.items()}
         verdicts = {name.value: found["verdicts"][name] for name in Status if found["verdicts"].get(name)}
         return {_VERDICTS: verdicts} | {

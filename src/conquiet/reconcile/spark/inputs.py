@@ -1,7 +1,7 @@
-"""Reports and platform metrics as DataFrames: their columns, checked, and readers for Parquet, JSON lines and CSV.
+"""Reports and platform metrics as DataFrames: column checks, and readers for Parquet, JSON lines and CSV.
 
-A reader adds a column `_origin` with the place of each row and, if the row could not be parsed, the reason. Such rows are
-read like all others and end up in quarantine.
+A reader adds a column `_origin` with the position of each row and, if the row could not be parsed, the reason. Such
+rows are read like all others and end up in quarantine.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ _CALLED: Final[Mapping[type[DataType], str]] = MappingProxyType(
 )
 _NAMES_OF_THINGS: Final = ("report_id", "attempt")  # numbers, but not quantities
 _CORRUPT: Final = "_corrupt"
-# With a zone: a time without one is ambiguous.
+# The zone is required: a time without one is ambiguous.
 _TIME: Final = r"\A\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})\z"
 
 
 def read_reports(spark: SparkSession, path: str, format: str = "parquet") -> DataFrame:
-    """Reports from files: `format` is parquet, json (an object per line) or csv (with a header)."""
+    """Read reports from files. `format` is parquet, json (an object per line) or csv (with a header)."""
     return _read(spark, path, format, REPORTS, "reports")
 
 
 def read_metrics(spark: SparkSession, path: str, format: str = "parquet") -> DataFrame:
-    """What platforms say, from files: `format` is parquet, json (an object per line) or csv (with a header)."""
+    """Read platform metrics from files. `format` is parquet, json (an object per line) or csv (with a header)."""
     return _read(spark, path, format, METRICS, "metrics")
 
 
 def checked_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], name: str) -> DataFrame:
-    """`rows` with exactly these columns and their origin; raises an error that names the first wrong column.
+    """Return `rows` with exactly these columns and their origin. The error names the first wrong column.
 
-    `attempt` may be left out, or null: then it is 1. `enqueued_at` stays, where rows come from a queue.
+    `attempt` may be missing or null and is then 1. `enqueued_at` is kept if the rows come from a queue.
     """
     found = {field.name: field.dataType for field in rows.schema.fields}
     _refuse_missing(list(found), columns, name)
@@ -88,7 +88,7 @@ def checked_columns(rows: DataFrame, columns: Mapping[str, type[DataType]], name
         if column in found and not isinstance(found[column], kind):
             raise ReconcileConfigError(
                 f"the column {column} of {name} must be {_CALLED[kind]}, not {found[column].simpleString()}: cast it, or "
-                f"let read_{name} read the files, which puts what does not fit aside"
+                f"let read_{name} read the files, which quarantines what does not fit"
             )
         value = f.col(column) if column in found else f.lit(1)
         if kind is IntegralType:
@@ -106,9 +106,9 @@ def json_rows(
     position: Column,
     keep: tuple[str, ...] = (),
 ) -> DataFrame:
-    """The JSON object in `text` as columns, with their origin. Values that do not fit are null; the origin says why.
+    """Parse the JSON object in `text` into columns. Values that do not fit are null, and `_origin` has the reason.
 
-    Numbers must be JSON numbers and times texts with a zone, as at the intake. `keep` are columns that stay.
+    Numbers must be JSON numbers, and times strings with a zone, as at the intake. `keep` names columns to keep.
     """
     fields = [StructField(name, _in_json(kind)) for name, kind in columns.items()]
     schema = StructType([*fields, StructField(_CORRUPT, StringType())])
@@ -190,7 +190,7 @@ def _refuse_missing(found: list[str], columns: Mapping[str, type[DataType]], nam
 
 
 def _split() -> Column:
-    """The byte range of the split that the line is in: Spark does not count lines."""
+    """Return the byte range of the split that contains the line: Spark does not count lines."""
     start, length = f.col("_metadata.file_block_start"), f.col("_metadata.file_block_length")
     return f.concat(f.lit("bytes "), start.cast("string"), f.lit("-"), (start + length).cast("string"))
 

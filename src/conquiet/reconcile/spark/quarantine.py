@@ -1,4 +1,4 @@
-"""Decides which rows cannot be judged, by the rules of the intake, and keeps them with the reason."""
+"""Finds the rows that cannot be judged, by the rules of the intake, and keeps them with the reason."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["REASON", "checked_metrics", "checked_reports", "quarantined"]
 
 REASON = "reason"
 _MAX_ATTEMPT = 2**31 - 1
-# In microseconds: as a literal, a time this old would be shifted by Java's Julian calendar.
+# In microseconds: Java's Julian calendar would shift a literal time this old.
 _FIRST_MOMENT = (datetime(1, 1, 2, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
     microseconds=1
 )
 
 
 def checked_reports(reports: DataFrame, as_of: datetime | None = None) -> DataFrame:
-    """`reports` with a column `reason`, which is null for valid reports. A report submitted after `as_of`, if given, or
-    after it was enqueued, is not valid.
+    """Add a column `reason`, which is null for valid reports. A report submitted after `as_of`, if given, or after it was
+    enqueued, is not valid.
     """
     latest = f.lit(as_of).cast("timestamp")
     if ENQUEUED_AT in reports.columns:
@@ -49,7 +49,7 @@ def checked_reports(reports: DataFrame, as_of: datetime | None = None) -> DataFr
 
 
 def checked_metrics(metrics: DataFrame) -> DataFrame:
-    """`metrics` with a column `reason`, which is null for valid rows."""
+    """Add a column `reason`, which is null for valid rows."""
     reasons = [
         _malformed(metrics),
         *(reason for name in ("platform", "post_id") for reason in _name_reasons(name)),
@@ -60,7 +60,7 @@ def checked_metrics(metrics: DataFrame) -> DataFrame:
 
 
 def quarantined(checked: DataFrame, source: str) -> DataFrame:
-    """The rows with a reason: their source and position, their raw text, and the reason.
+    """Return the rows with a reason: their source and position, their raw text, and the reason.
 
     For a DataFrame that does not come from `read_reports` or `read_metrics`, positions are null and the source is `source`.
     """
@@ -80,7 +80,7 @@ def _first(reasons: Sequence[Column]) -> Column:
 
 
 def _malformed(rows: DataFrame) -> Column:
-    """The reader's reason, for rows that could not be parsed into columns."""
+    """Return the reader's reason for rows that could not be parsed into columns."""
     return f.col(f"{ORIGIN}.malformed") if ORIGIN in rows.columns else f.lit(None).cast("string")
 
 

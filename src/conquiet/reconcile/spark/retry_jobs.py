@@ -1,4 +1,4 @@
-"""Further attempts as delayed jobs, which workers of the per-job path take from a job store."""
+"""Enqueues further attempts as delayed jobs in a job store, for workers of the per-job path."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _TO_THE_MICROSECOND = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 @dataclass(frozen=True)
 class RetryJobs:
-    """Where further attempts wait: a queue of the job store at `dsn`."""
+    """The queue for further attempts, in the job store at `dsn`."""
 
     dsn: str = field(repr=False)
     queue: str = "reconciliation"
 
 
 def write_retry_jobs(retries: DataFrame, to: RetryJobs, sink: str, number: int) -> None:
-    """Enqueue a job for each row of the table `retries`; batch `number` of `sink` adds its jobs once."""
+    """Enqueue a job for each row of the table `retries`. Batch `number` of `sink` adds its jobs once."""
     options = {"dsn": to.dsn, "queue": to.queue, "sinkId": sink, "batchId": str(number)}
     retry_jobs(retries).write.format("conquiet").mode("append").options(**options).save()
 
 
 def retry_jobs(retries: DataFrame) -> DataFrame:
-    """The rows that `format("conquiet")` writes: a `ReconciliationJob` as its payload, with the whole report in it, so
-    that its worker needs no table of reports.
+    """Return the rows that `format("conquiet")` writes. The payload is a `ReconciliationJob` with the whole report in it,
+    so that the worker needs no table of reports.
     """
     due_in = (f.unix_micros("scheduled_retry_at") - f.unix_micros(f.current_timestamp())) / f.lit(1_000_000.0)
     payload = f.struct(

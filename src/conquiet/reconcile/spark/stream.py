@@ -1,9 +1,9 @@
 """Reconciliation as reports arrive: from a queue to tables of verdicts, trust, alerts, retries and quarantine.
 
-A micro-batch is judged once. The judged rows are written to a folder of their own (`_aside`), which counts once it is
-complete; tables and retry jobs are made from it. A replayed batch finds the folder and repeats the rest, to the same
-folders and with the same job ids, so that nothing changes and nothing is duplicated, even if the metrics have changed in
-the meantime.
+A micro-batch is judged once. The judged rows are written to a separate folder (`_aside`), which is valid once it is
+complete; tables and retry jobs are made from it. A replayed batch finds the folder and repeats the rest, with the same
+output folders and job ids, so nothing changes and nothing is duplicated, even if the metrics have changed in the
+meantime.
 
 What must happen once across micro-batches is remembered in the checkpoint: (report_id, attempt) as Spark's own state,
 alerts in an `AlertMemory`.
@@ -53,11 +53,11 @@ def reconcile_stream(
 ) -> StreamingQuery:
     """Start a query that judges the reports in `entries`, a stream of `format("conquiet")`.
 
-    `metrics` is the table of what platforms say; a function is called for each micro-batch, to look again. Tables go to
-    `output/<table>/day=…/batch=…` as Parquet. With `retry_jobs` further attempts become delayed jobs, whose ids are
-    those of `JobStoreQueue`. A (report_id, attempt) that comes again within `remember` is not judged again, and an alert
-    of the same report and status is not raised again. `trigger` is Spark's: `{"availableNow": True}` for what is there
-    now. `name` is what progress and metrics call the query.
+    `metrics` is the table of platform metrics, or a function that returns it and is called for each micro-batch. Tables
+    are written to `output/<table>/day=…/batch=…` as Parquet. With `retry_jobs`, further attempts become delayed jobs
+    with the ids of `JobStoreQueue`. A (report_id, attempt) that arrives again within `remember` is not judged again, and
+    an alert for the same report and status is not raised again. `trigger` is Spark's: `{"availableNow": True}` processes
+    what is available and stops. `name` identifies the query in progress and metrics.
     """
     parsed = json_rows(
         entries,
@@ -77,7 +77,7 @@ def reconcile_stream(
 
 
 def _keyed(parsed: DataFrame) -> DataFrame:
-    """Add the key for deduplication. Quarantined entries have unique keys, so that they do not suppress valid ones."""
+    """Add the deduplication key. Quarantined entries have unique keys, so that they do not suppress valid ones."""
     attempt = f.concat_ws("/", f.col("report_id"), f.coalesce("attempt", f.lit(1)))
     entry = f.concat(f.lit("entry "), f.col("id"))
     checked = checked_reports(parsed)
@@ -110,9 +110,9 @@ class _Batches:
         spark = rows.sparkSession
         self.query = query = self.query or _query_id(spark, self.checkpoint)
         aside = f"{self.output}/_aside/{query}-{number}"
-        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # the commit log has it by now
+        remove(spark, f"{self.output}/_aside/{query}-{number - 1}")  # Spark's commit log has it by now
         if is_complete(spark, f"{aside}/judged"):
-            # Spark's deduplication must still see the rows.
+            # Spark's deduplication must still process the rows.
             rows.write.format("noop").mode("overwrite").save()
             found = _recalled(spark, aside)
         else:
@@ -161,7 +161,7 @@ class _Batches:
 
 
 def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
-    """The judged rows of an earlier run of this batch; None if there were none."""
+    """Return the judged rows of an earlier run of this batch, or None."""
     judged, bad = (spark.read.parquet(f"{aside}/{name}") for name in ("judged", "quarantine"))
     moments = judged.select(_JUDGED_AT).limit(1).union(bad.select(_JUDGED_AT).limit(1))
     micros = moments.agg(f.unix_micros(f.min(_JUDGED_AT))).collect()[0][0]
@@ -169,7 +169,7 @@ def _recalled(spark: SparkSession, aside: str) -> _Aside | None:
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The query id from the checkpoint: with another checkpoint, the same batch number is another batch."""
+    """Return the query id from the checkpoint. With another checkpoint, the same batch number is another batch."""
     row = spark.read.text(f"{checkpoint}/metadata").first()
     assert row is not None
     return str(json.loads(row[0])["id"])

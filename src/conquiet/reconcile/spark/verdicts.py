@@ -1,7 +1,7 @@
 """Judges reports in Spark SQL: the computation of `conquiet.reconcile.verdict`, operation by operation, in the JVM.
 
-All numbers are doubles, all literals are typed, and the order of operations is that in the docstring of `verdict.py`: the
-results are the same bits.
+All numbers are doubles, all literals are typed, and the order of operations is that in the docstring of `verdict.py`, so
+the results are identical to the bit.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DIFFS = tuple(f"diff_{name}" for name in METRIC_NAMES)
 
 
 def judged(cases: DataFrame, rules: Rules, as_of: datetime) -> DataFrame:
-    """`cases` with the verdict on each, its trust, its next attempt and its alert.
+    """Add to each case its verdict, trust, next attempt and alert.
 
-    A case is a report (`claimed_…`, `submitted_at`, `attempt`) and what was observed (`views`, `clicks`, `conversions`,
+    A case is a report (`claimed_…`, `submitted_at`, `attempt`) and its observation (`views`, `clicks`, `conversions`,
     `observed_at`), which is null if nothing was observed. The columns of the observation are dropped. An expression that
-    is used twice is a column of its own, since Spark would compute it twice otherwise.
+    is used twice gets its own column, because Spark would otherwise compute it twice.
 
     A filter on the result must also use the column `_barrier`, as in `_barrier >= 0`, which is always true: otherwise
     Spark moves the filter below all steps and expands every step in it as often as it is used.
@@ -58,7 +58,7 @@ def _allowance(rules: Rules) -> Column:
 
 
 def _diff(metric: str) -> Column:
-    """Null if nothing was observed."""
+    """Return the difference of a metric, null if nothing was observed."""
     claim, observed = f.col(f"claimed_{metric}").cast(DoubleType()), f.col(metric).cast(DoubleType())
     upper, lower = observed * f.col("allowance"), observed / f.col("allowance")
     return (
@@ -74,7 +74,7 @@ def _largest_of_them() -> Column:
 
 
 def _observed() -> Column:
-    """How many of the three numbers the platform gave."""
+    """Count how many of the three numbers the platform gave."""
     one, two, three = (f.when(f.col(name).isNull(), 0).otherwise(1) for name in METRIC_NAMES)
     return one + two + three
 
@@ -93,7 +93,7 @@ def _status(rules: Rules) -> Column:
 
 
 def _missing_fields() -> Column:
-    """The names of missing metrics, in order. In the usual case, with none missing, no array is built."""
+    """Return the names of missing metrics, in order. In the usual case, with none missing, no array is built."""
     names = f.array_compact(f.array(*(f.when(f.col(name).isNull(), f.lit(name)) for name in METRIC_NAMES)))
     none_missing = f.lit([]).cast(ArrayType(StringType()))
     return f.when(_observed() == len(METRIC_NAMES), none_missing).otherwise(names)
@@ -117,7 +117,7 @@ def _trust_delta(rules: Rules) -> Column:
 
 
 def _by_status(values: dict[Status, str] | dict[Status, int]) -> Column:
-    """Null for a status without a value."""
+    """Map the status to its value; null for a status without one."""
     chosen: Column | None = None
     for status, value in values.items():
         condition = f.col("status") == status.value
@@ -127,7 +127,7 @@ def _by_status(values: dict[Status, str] | dict[Status, int]) -> Column:
 
 
 def _retry_at(rules: Rules, as_of: datetime) -> Column:
-    """As `verdict.retry_at`, in whole microseconds; the attempt is made at `as_of`."""
+    """Compute `verdict.retry_at` in whole microseconds; the attempt is made at `as_of`."""
     chosen = f.when(f.lit(False), f.lit(0).cast("bigint"))
     for rule in rules.retries:
         delay = f.lit(_microseconds(timedelta(seconds=rule.delay_seconds))).cast("bigint")
@@ -147,7 +147,7 @@ def _microseconds(span: timedelta) -> int:
 
 
 def _alert(rules: Rules) -> Column:
-    """A struct of kind and severity by the first rule that fits; null if none does."""
+    """Return a struct of kind and severity by the first matching rule; null if none matches."""
     chosen = f.when(f.lit(False), _alert_of("", ""))
     for rule in rules.alerts:
         fits = f.col("status") == rule.status.value

@@ -245,7 +245,7 @@ def test_staged_rows_that_are_gone_are_missed(database: Database) -> None:
     outputs.prepare(run)
     rows = staged(outputs, run, {"verdicts": [(1, 1), (2, 1)], "trust": [(1, 1)]})
     database.query(f"DELETE FROM {staging_name(TABLES[1], run)}")
-    with pytest.raises(StagingLostError, match="0 of 1 staged rows of trust are there; nothing was entered"):
+    with pytest.raises(StagingLostError, match="0 of 1 staged rows of trust exist; nothing was saved"):
         outputs.publish(run, rows)
     assert set(database.counts().values()) == {0}
 
@@ -307,11 +307,13 @@ def test_other_outputs_go_to_files_if_it_is_known_when_they_were_judged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     plain = ReconcileOutputs(*reconciled(spark, Cases(reports=[report(1)])))
-    with pytest.raises(ReconcileConfigError, match="when were these reports judged"):
+    with pytest.raises(
+        ReconcileConfigError, match="the time at which these reports were judged is not known"
+    ):
         save_outputs(plain, str(tmp_path / "out"))
     save_outputs(plain, str(tmp_path / "out"), as_of=AS_OF)
     assert read_outputs(spark, str(tmp_path / "out")).verdicts.count() == 1
-    with pytest.raises(ReconcileConfigError, match="as reconcile_batch has returned them"):
+    with pytest.raises(ReconcileConfigError, match="only outputs as reconcile_batch returned them"):
         save_outputs(plain, f"sqlite:///{tmp_path}/outputs.db", as_of=AS_OF)
 
 

@@ -1,1 +1,1 @@
-"""Where outputs go: Parquet files (`parquet.py`), or tables of a database (`databases.py`, `tables.py`)."""
+"""Destinations of outputs: Parquet files (`parquet.py`), or tables of a database (`databases.py`, `tables.py`)."""

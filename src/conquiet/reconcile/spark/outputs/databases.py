@@ -1,4 +1,4 @@
-"""Outputs as tables of a database: PostgreSQL, by COPY, or a SQLite file on a local master."""
+"""Outputs as database tables: PostgreSQL, through COPY, or a SQLite file on a local master."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputDatabase", "new_run", "output_database"]
 
-_LEFT_SECONDS = 86_400  # older staging tables were left by a driver that was killed
+_LEFT_SECONDS = 86_400  # older staging tables are leftovers of a killed driver
 
 
 class OutputDatabase(Protocol):
-    """It opens a connection in each call, since Spark copies it to other processes."""
+    """Each call opens its own connection, because Spark copies this object to other processes."""
 
     def prepare(self, run: str) -> None:
         """Create the tables if they do not exist, and the staging tables of this run."""
 
     def stage(self, batches: Iterator[RecordBatch], table: OutputTable, run: str) -> int:
-        """On an executor: stage rows; returns how many."""
+        """Stage rows and return their number. Called on an executor."""
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
-        """Enter the staged rows, at least `rows` of each table, in one transaction."""
+        """Insert the staged rows, at least `rows` for each table, in one transaction."""
 
     def discard(self, run: str) -> None:
         """Remove the staged rows."""
 
 
 def new_run(name: str) -> str:
-    """The prefix of a run's staging tables: the time at which it began, and its name."""
+    """Return the prefix of a run's staging tables: its start time and its name."""
     return f"{int(time.time())}_{name}"
 
 
 def output_database(dsn: str) -> OutputDatabase:
     if misread := misread_url(dsn):
-        raise ReconcileConfigError(f"{redact_dsn(dsn)!r} is no place for outputs: {misread}")
+        raise ReconcileConfigError(f"{redact_dsn(dsn)!r} cannot be used for outputs: {misread}")
     if dsn.startswith("sqlite:///"):
         return SqliteOutputs(SqliteFile(dsn))
     if dsn.startswith(("postgresql://", "postgres://")):
@@ -67,11 +67,11 @@ class PostgresOutputs:
 
     def prepare(self, run: str) -> None:
         with postgres_transaction(self.dsn, "prepare the tables") as connection:
-            # Two runs that start at once must not both create the tables.
+            # Two runs that start at the same time must not both create the tables.
             connection.execute("SELECT pg_advisory_xact_lock(7305813)")
             for table in TABLES:
                 connection.execute(creation(table, _POSTGRES_TYPES))
-                # Unlogged: a crash of the server empties it, which publishing notices by counting.
+                # Unlogged: a server crash empties the table, which publishing detects by counting.
                 connection.execute(
                     f"CREATE UNLOGGED TABLE {staging_name(table, run)} (LIKE {table.full_name})"
                 )
@@ -93,7 +93,7 @@ class PostgresOutputs:
 
     def publish(self, run: str, rows: Mapping[str, int]) -> None:
         with postgres_transaction(self.dsn, "publish") as connection:
-            # Of two runs with the same attempts, the second must see the rows of the first.
+            # If two runs have the same attempts, the second must see the rows of the first.
             connection.execute("LOCK TABLE conquiet_verdicts IN SHARE ROW EXCLUSIVE MODE")
             _publish(connection, run, rows)
 
@@ -127,7 +127,7 @@ class SqliteOutputs:
         with self.file.open() as connection:
             for batch in batches:
                 columns = (
-                    # SQLite has no time type: as SQLAlchemy writes times, in UTC and without a zone.
+                    # SQLite has no time type. Times are written as SQLAlchemy does, in UTC and without a zone.
                     (
                         column.cast(pa.timestamp("us")).cast(pa.string()) if kind == "time" else column
                     ).to_pylist()
@@ -152,8 +152,8 @@ def _publish(connection: Any, run: str, rows: Mapping[str, int]) -> None:
         (found,) = connection.execute(staged_count(table, run)).fetchone()
         if found < rows[table.name]:
             raise StagingLostError(
-                f"{found:,} of {rows[table.name]:,} staged rows of {table.name} are there; nothing was entered. The "
-                "database crashed and lost them: save the outputs again"
+                f"only {found:,} of {rows[table.name]:,} staged rows of {table.name} exist; nothing was saved. The "
+                "database crashed and lost the others: save the outputs again"
             )
     for statement in publication(run):
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Saves the outputs of a batch, as Parquet by day or as tables of a database."""
+"""Saves the outputs of a batch as Parquet by day or as database tables."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["save_outputs"]
 def save_outputs(outputs: ReconcileOutputs, to: str, *, as_of: datetime | None = None) -> None:
     """Write all outputs of `reconcile_batch` to a folder or a database.
 
-    A folder gets `<table>/day=…/batch=…` as Parquet, as `reconcile_stream` writes it; day and batch are those of `as_of`,
-    and a batch that is saved again replaces itself. `postgresql://user:password@host/database` and `sqlite:///file.db`
-    get tables `conquiet_verdicts`, `conquiet_trust`, …, all of them in one transaction; of an attempt that is there
-    already nothing is added. A folder also takes outputs that are not as `reconcile_batch` has returned them; then say
-    by `as_of` when they were judged.
+    A folder gets Parquet in `<table>/day=…/batch=…`, as `reconcile_stream` writes it. Day and batch are those of `as_of`;
+    saving a batch again replaces it. `postgresql://user:password@host/database` and `sqlite:///file.db` get the tables
+    `conquiet_verdicts`, `conquiet_trust`, …, all in one transaction; nothing is added for an attempt that is already
+    stored. A folder also accepts outputs that were changed after `reconcile_batch` returned them; `as_of` must then
+    give the time at which they were judged.
     """
     moment = _moment(outputs, as_of)
     with _computed_once(outputs):
@@ -40,9 +40,7 @@ def save_outputs(outputs: ReconcileOutputs, to: str, *, as_of: datetime | None =
         elif isinstance(outputs, JudgedOutputs):
             _save_tables(outputs, to, moment)
         else:
-            raise ReconcileConfigError(
-                "tables of a database are made of outputs as reconcile_batch has returned them, not of others"
-            )
+            raise ReconcileConfigError("a database accepts only outputs as reconcile_batch returned them")
 
 
 _DATABASES = ("postgresql", "postgres", "sqlite")
@@ -61,7 +59,7 @@ def _save_tables(outputs: JudgedOutputs, dsn: str, moment: datetime) -> None:
             "sqlite:// is a file, which executors elsewhere do not have: use it on a local master (local[*]) only, and "
             "postgresql://user:password@host/database on a cluster"
         )
-    # The first alert of a report may belong to an attempt that was entered before, so the database chooses.
+    # The first alert of a report may belong to an attempt that is already stored, so the database chooses it.
     frames = outputs._asdict() | {"alerts": outputs.alerts_of_attempts}
     run = new_run(secrets.token_hex(4))
     database.prepare(run)
@@ -75,12 +73,12 @@ def _save_tables(outputs: JudgedOutputs, dsn: str, moment: datetime) -> None:
         try:
             database.discard(run)
         except StoreUnavailableError as error:
-            failure.add_note(f"what was staged stays there until outputs are saved a day later: {error}")
+            failure.add_note(f"the staged rows stay until outputs are saved at least a day later: {error}")
         raise
 
 
 def _staged(frame: DataFrame, database: OutputDatabase, table: OutputTable, run: str) -> int:
-    """Stage a table; returns how many rows it has. Rows that a repeated task has staged twice count once."""
+    """Stage a table and return its number of rows. Rows staged twice by a repeated task count once."""
     counts = frame.mapInArrow(_Stage(database, table, run), "rows bigint").collect()
     return sum(count.rows for count in counts)
 
@@ -102,7 +100,7 @@ class _Stage:
 
 @contextmanager
 def _computed_once(outputs: ReconcileOutputs) -> Iterator[None]:
-    """Cache the judged rows while the outputs are written: all are selected from them."""
+    """Cache the judged rows while the outputs are written: all outputs are selected from them."""
     rows = outputs.rows if isinstance(outputs, JudgedOutputs) else None
     if rows is None or rows.is_cached:
         yield
@@ -119,7 +117,9 @@ def _moment(outputs: ReconcileOutputs, as_of: datetime | None) -> datetime:
         return moment_of(as_of)
     if isinstance(outputs, JudgedOutputs):
         return outputs.as_of
-    raise ReconcileConfigError("when were these reports judged? Say save_outputs(…, as_of=…)")
+    raise ReconcileConfigError(
+        "the time at which these reports were judged is not known: use save_outputs(…, as_of=…)"
+    )
 
 
 def _is_local(spark: SparkSession) -> bool:

@@ -10,9 +10,9 @@ __all__ = ["write_table"]
 
 
 def write_table(frame: DataFrame, folder: str, table: str, moment: datetime, batch: str) -> str:
-    """Write `frame` to `<folder>/<table>/day=<day of moment>/batch=<batch>`, which it returns.
+    """Write `frame` to `<folder>/<table>/day=<day of moment>/batch=<batch>` and return that path.
 
-    A batch that is written again replaces itself.
+    Writing a batch again replaces it.
     """
     path = f"{folder}/{table}/day={moment.date()}/batch={batch}"
     frame.write.mode("overwrite").parquet(path)

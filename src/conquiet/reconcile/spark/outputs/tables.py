@@ -1,11 +1,11 @@
-"""The database tables of outputs: their columns, and the statements that turn staged rows into rows.
+"""The database tables of outputs: their columns, and the statements that publish staged rows.
 
-Rows go to staging tables of one run first and enter the tables in one transaction. The run that enters the verdict on an
-attempt also enters its trust, alerts and retries; for attempts that were judged before, nothing is entered, even if the
-verdict differs this time. So a replay changes nothing, and the tables never contradict each other.
+Rows are first written to staging tables of the run and inserted into the tables in one transaction. The run that inserts
+the verdict on an attempt also inserts its trust, alerts and retries. For attempts that are already stored nothing is
+inserted, even if the verdict now differs. So a replay changes nothing, and the tables never contradict each other.
 """
 
-# ruff: noqa: S608 - the names are constants and a run's own
+# ruff: noqa: S608 - the names are constants and the run's generated prefix
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -26,11 +26,9 @@ class OutputTable:
     name: str
     columns: Mapping[str, Kind]
     key: tuple[str, ...]
-    judged_attempt: str | None = (
-        None  # the attempt that a row follows from, as SQL; None: it follows from no attempt
-    )
+    judged_attempt: str | None = None  # the attempt that a row results from, as SQL; None: no attempt
     first_by: str | None = (
-        None  # of rows with the same key, the first by this column enters; None: they are alike
+        None  # among rows with the same key, the first by this column is inserted; None: they are identical
     )
 
     @property
@@ -118,7 +116,7 @@ TABLES: Final = (_VERDICTS, _TRUST, _ALERTS, _RETRIES, _QUARANTINE)
 
 
 def prepared(frame: DataFrame, table: OutputTable, as_of: datetime) -> DataFrame:
-    """An output with the columns of its table."""
+    """Return an output with the columns of its table."""
     if table is _QUARANTINE:
         frame = _with_ids(frame)
     if table is _VERDICTS:
@@ -134,7 +132,7 @@ def prepared(frame: DataFrame, table: OutputTable, as_of: datetime) -> DataFrame
 
 
 def _with_ids(quarantine: DataFrame) -> DataFrame:
-    """Add an id that a row has again in a replay; identical rows are numbered. NUL, which PostgreSQL cannot store, is
+    """Add an id that is the same in a replay; identical rows are numbered. NUL, which PostgreSQL cannot store, is
     replaced.
     """
     names = ["source", "position", "raw", "reason"]
@@ -153,7 +151,7 @@ def staged_count(table: OutputTable, run: str) -> str:
 
 
 def creation(table: OutputTable, types: Mapping[str, str]) -> str:
-    """The statement that creates the table if it does not exist."""
+    """Return the statement that creates the table if it does not exist."""
     not_null = set(table.key)
     columns = ", ".join(
         f"{name} {types[kind]}{' NOT NULL' if name in not_null else ''}"
@@ -163,9 +161,9 @@ def creation(table: OutputTable, types: Mapping[str, str]) -> str:
 
 
 def publication(run: str) -> Iterator[str]:
-    """The statements that enter the staged rows of a run, in order; the same for both databases."""
+    """Yield the statements that insert the staged rows of a run, in order; the same for both databases."""
     verdicts = staging_name(_VERDICTS, run)
-    # A task that was repeated after it had staged its rows has staged them twice.
+    # A task that Spark repeats after it staged its rows stages them twice.
     yield (
         "CREATE TEMPORARY TABLE conquiet_fresh (report_id bigint, attempt bigint, PRIMARY KEY (report_id, attempt))"
     )

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, started, killed and started again; none outlives the block."""
+"""Workers in their own processes, started, killed and started again; none outlives the block."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-READY = b"ready\n"  # what a worker says on its standard output when it has begun
+READY = b"ready\n"  # what a worker prints on its standard output when it has begun
 ROOT = Path(__file__).parents[2]
 
 
 class Work(Protocol):
-    """What a worker is told."""
+    """The instructions for a worker."""
 
     @property
     def name(self) -> str: ...
@@ -24,7 +24,7 @@ class Work(Protocol):
 
 
 class Worker:
-    """One process and what it was told."""
+    """One process and its instructions."""
 
     def __init__(self, work: Work, log: Path) -> None:
         self.work = work
@@ -34,7 +34,7 @@ class Worker:
             self._process = subprocess.Popen(
                 work.command(),
                 cwd=ROOT,
-                stdin=subprocess.PIPE,  # by its end the worker knows that we are gone
+                stdin=subprocess.PIPE,  # closed when the parent ends, which the worker notices
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
@@ -50,7 +50,7 @@ class Worker:
         return self._said == READY
 
     def die_at(self, point: str) -> None:
-        """Tell it to kill itself when it is there next."""
+        """Tell it to kill itself the next time it reaches this point."""
         assert self._process.stdin is not None
         os.write(self._process.stdin.fileno(), point.encode() + b"\n")
 
@@ -58,12 +58,12 @@ class Worker:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL, for it and whatever it started; returns when it is dead."""
+        """Send SIGKILL to it and everything it started; returns when it is dead."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
-                self._process.kill()  # it had not reached its own session yet
+                self._process.kill()  # it had not created its own session yet
         self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
@@ -93,11 +93,11 @@ class Fleet:
         return worker
 
     def end(self, seconds: float = 30.0) -> None:
-        """SIGTERM to all that are alive: each must end by itself, in order."""
+        """Send SIGTERM to all live workers; each must end by itself, cleanly."""
         deadline = time.monotonic() + seconds
         alive = [worker for worker in self._workers if worker.exit_code() is None]
         for worker in alive:
-            while not worker.is_ready():  # before that, SIGTERM is not its business
+            while not worker.is_ready():  # before that it does not handle SIGTERM
                 assert time.monotonic() < deadline, worker.last_words()
                 time.sleep(0.01)
             worker.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""An app as people run it: a file of theirs, one process that enqueues, others that work, and some of them die."""
+"""An app in practice: a file of its own, one process that enqueues, others that work, and some of them killed."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_a_worker_that_is_killed_loses_nothing_and_sigterm_drains(folder: Path) 
     (folder / "go.begun").unlink()
 
     with open_store(f"sqlite:///{folder}/jobs.db") as store, start(folder, "-c", WORKER) as worker:
-        until((folder / "go.begun").exists)  # once more: its lease has lapsed
+        until((folder / "go.begun").exists)  # it runs again: its lease has expired
         until(lambda: store.stats("mails")["mails"].succeeded == 100)
-        worker.send_signal(signal.SIGTERM)  # it finishes what it has begun
+        worker.send_signal(signal.SIGTERM)  # it finishes the job it has begun
         (folder / "go").touch()
         assert worker.wait(20) == 0
         assert worker.stdout is not None

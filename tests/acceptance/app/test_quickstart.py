@@ -1,4 +1,4 @@
-"""The first five minutes, as the page tells them: its file saved, its commands run."""
+"""The quick start of the documentation: its file is saved and its commands are run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 
 def run(command: str, folder: Path) -> str:
-    """A command of the page, with this very Python, and a worker that ends when there is nothing left."""
+    """Run a command of the page with this Python, and with a worker that ends when the queue is empty."""
     words = shlex.split(command)
     words = (
         [sys.executable, *words[1:]]
@@ -32,7 +32,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def greeted(said: str) -> list[str]:
-    """Who, whatever the order; two threads may print into the same line."""
+    """The names greeted, in any order; two threads may print into the same line."""
     return sorted(re.findall(r"hello, (Ann|Bob)", said))
 
 
@@ -50,7 +50,7 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
     assert run(first, tmp_path) == ""
     with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
         while store.stats()["default"].delayed:
-            time.sleep(0.01)  # Bob's half second
+            time.sleep(0.01)  # Bob is delayed by half a second
         assert store.stats()["default"].ready == 2
         assert greeted(run(second, tmp_path)) == ["Ann", "Bob"]
         assert {job.state for job in store.list()} == {JobState.SUCCEEDED}

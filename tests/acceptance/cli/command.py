@@ -1,4 +1,4 @@
-"""The command as a person runs it: a process, with an environment of its own."""
+"""The command as a user runs it: a process with its own environment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Done:
         return json.loads(self.out)
 
     def refused(self, code: int, *parts: str) -> None:
-        """It ended with this code and one line on standard error, which holds all of these."""
+        """It ended with this code and one line on standard error that contains all of these."""
         assert (self.code, len(self.err.splitlines())) == (code, 1), self.out + self.err
         assert self.err.startswith("conquiet: ")
         assert [part for part in parts if part not in self.err] == [], self.err
@@ -76,7 +76,7 @@ class Shell:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def each(self, *lines: str, timeout: float = 100, **variables: str) -> list[Done]:
-        """Several commands, one after the other in one process, which costs half a second each time."""
+        """Run several commands in one process, one after the other: a process costs half a second."""
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", _EACH],
             cwd=self.folder,
@@ -92,14 +92,14 @@ class Shell:
     def refuses(
         self, refusals: dict[str, tuple[Any, ...]], timeout: float = 100, **variables: str
     ) -> list[Done]:
-        """Commands, each with its exit code and with what its one line must hold."""
+        """Check commands, each against its exit code and the parts of its one line."""
         results = self.each(*refusals, timeout=timeout, **variables)
         for done, (code, *parts) in zip(results, refusals.values(), strict=True):
             done.refused(code, *parts)
         return results
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """For a command that goes on until it is told to stop."""
+        """Start a command that runs until it is stopped."""
         return subprocess.Popen(
             self.command(*arguments),
             cwd=self.folder,

@@ -32,7 +32,7 @@ def verbs() -> list[tuple[str, ...]]:
 
 
 def test_every_verb_has_json_and_examples_of_itself() -> None:
-    """In one process: the help of each verb is what Typer would print."""
+    """In one process: the help of each verb is what Typer prints."""
     code = (
         "import sys\nfrom conquiet.cli.command import run\n"
         "for verb in sys.argv[1:]:\n    print('=== ' + verb)\n    run([*verb.split(), '--help'])"
@@ -100,7 +100,7 @@ def test_without_a_verb_there_is_help(shell: Shell) -> None:
     assert alone.code == group.code == 2
     assert "Exit codes:" in alone.out
     assert "retry" in group.out
-    # Whoever reads only the beginning of it is not bothered with an error.
+    # A reader that closes the pipe early causes no error message.
     command = " ".join(map(shlex.quote, shell.command("--help")))
     piped = subprocess.run(
         ["sh", "-c", f"{command} | true"], capture_output=True, text=True, cwd=shell.folder

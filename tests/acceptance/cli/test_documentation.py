@@ -1,4 +1,4 @@
-"""What docs/cli.md shows is what the command says."""
+"""The output shown in docs/cli.md is the output of the command."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def with_failed_jobs(dsn: str, *ids: str) -> None:
-    """Jobs of the queue "reports" that have failed for good, and one that is Ready."""
+    """Jobs of the queue "reports" that have failed for good, and one Ready job."""
     with open_store(dsn, retry=RetrySchedule(max_retries=0)) as store:
         for job_id in ids:
             store.enqueue("reports", {"month": 13}, id=job_id)
@@ -123,7 +123,7 @@ def test_what_cannot_be_meant_is_refused(shell: Shell, tmp_path: Path) -> None:
         }
     )
     with open_store(dsn) as store:
-        assert len(store.list()) == 2  # nothing of all that was enqueued
+        assert len(store.list()) == 2  # none of these was enqueued
 
 
 def test_of_many_lines_those_before_the_wrong_one_are_told(shell: Shell, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""metrics and doctor: what they find, on real servers and without."""
+"""metrics and doctor: their findings on real servers and without any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reconcile and pipeline: small runs on Spark, and what is refused before Spark starts."""
+"""reconcile and pipeline: small runs on Spark, and errors raised before Spark starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """Every verb on Spark, one after the other in one process: Spark starts once."""
+    """Every verb on Spark, one after the other in one process, so that Spark starts once."""
     shell = Shell(tmp_path_factory.mktemp("spark"))
     generated = shell("pipeline", "generate", "--reports", "200", "--out", "sample", "--json")
     lines = (shell.folder / "sample" / "reports.jsonl").read_text().splitlines()
@@ -100,7 +100,7 @@ def test_a_stream_is_judged_goes_on_where_it_was_and_stops_at_sigterm(runs: Runs
             client.xadd("reports", {"data": line})
         with runs.shell.start(*STREAM.split()) as process:
             assert process.stderr is not None
-            for line in process.stderr:  # it has to be seen working before it is told to stop
+            for line in process.stderr:  # wait until it works before stopping it
                 # The first run may have ended with a batch without rows.
                 if re.search(r" batch \d+: [1-9]", line):
                     break
@@ -121,7 +121,7 @@ def test_a_stream_is_judged_goes_on_where_it_was_and_stops_at_sigterm(runs: Runs
 def test_the_whole_pipeline_runs_and_is_right(shell: Shell) -> None:
     (done,) = shell.each("pipeline run --reports 200 --out out --json", timeout=550)
     assert done.json == {"right": True, "reports": 200, "out": "out"}
-    assert "right:" in done.err  # what it says on its way is for people
+    assert "right:" in done.err  # progress goes to standard error
 
 
 def test_what_cannot_be_meant_is_refused_before_spark_starts(shell: Shell, redis_url: str) -> None:

@@ -30,7 +30,7 @@ def bill(message, tx):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """One of them is enough where the command, and not Redis, is what is looked at."""
+    """One server is enough to test the command itself."""
     with RedisServer() as server:
         yield server
 
@@ -61,7 +61,7 @@ def test_messages_go_in_and_are_looked_at(shell: Shell, redis_url: str) -> None:
     assert shell("enqueue", "orders", '{"order": 1}', "--stream").code == 0
     more = shell("enqueue", "orders", "-", "--stream", "--json", stdin='{"order": 2}\n{"order": 3}\n').json
     empty = shell("stream", "stats", "orders", "--json").json
-    assert empty == {"stream": "orders", "length": 3, "groups": []}  # it creates no group of its own
+    assert empty == {"stream": "orders", "length": 3, "groups": []}  # it creates no group
     with redis.Redis.from_url(redis_url) as client:
         client.xadd("orders", {"wrong": "\x1b[2J"})
     with connect(redis_url) as client:

@@ -1,4 +1,4 @@
-"""`conquiet verify` as a process, on real servers, good and bad ones, with good and bad input."""
+"""`conquiet verify` as a process, on good and bad servers, with good and bad input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_good_store_gets_a_readable_verdict(shell: Shell) -> None:
     done = shell("verify", "--dsn", "sqlite:///jobs.db", *FEW)
     assert (done.code, done.out) == (0, "all 11 promises are kept\n"), done.err
     lines = done.err.splitlines()
-    assert len(lines) == 11, done.err  # one for each, and nothing else: no log of what was broken on purpose
+    assert len(lines) == 11, done.err  # one per promise, and no log of the faults made on purpose
     assert lines[2].startswith(
         "ok       a stale worker cannot finish a job: stale ack, nack and heartbeat refused ("
     )

@@ -1,4 +1,4 @@
-"""worker: runs an app's tasks, drains at SIGTERM, and says what it cannot use."""
+"""worker: runs an app's tasks, drains at SIGTERM, and reports what it cannot use."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shop(shell: Shell) -> Shell:
 
 
 def enqueue(shop: Shell, *names: str) -> None:
-    """Calls of `hold`, as the app itself would queue them."""
+    """Enqueue calls of `hold`, as the app itself would."""
     with open_store(f"sqlite:///{shop.folder}/jobs.db") as store:
         store.enqueue_many("reports", [{"task": "hold", "arguments": {"name": name}} for name in names])
 
@@ -69,7 +69,7 @@ def test_enqueued_calls_are_run(shop: Shell) -> None:
     assert run.json == {"claimed": 2, "succeeded": 2, "failed": 0, "released": 0, "lost": 0, "abandoned": 0}
     assert (shop.folder / "sent").read_text() == "ann\nbob\n"
     (shop.folder / "conquiet.toml").write_text('app = "shop:app"\nqueues = "emails"\nconcurrency = 2\n')
-    assert "claimed 0" in shop("worker", "--until-idle").out  # which app, and what of it, stands in the file
+    assert "claimed 0" in shop("worker", "--until-idle").out  # the file names the app and its queues
 
 
 def test_sigterm_finishes_what_runs_and_leaves_the_rest(shop: Shell) -> None:

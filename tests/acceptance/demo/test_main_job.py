@@ -1,4 +1,4 @@
-"""`make run` as its user meets it: a process, a table, figures that must be right."""
+"""`make run` as a user runs it: a process, a table, figures that must be right."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "spark" in line:  # its JVM runs, and the servers do
+            if "spark" in line:  # its JVM and the servers are running
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
                 break
-        rest = process.stdout.read()  # to its end: nobody is left who could write to it
+        rest = process.stdout.read()  # to the end: no process is left that could write to it
     assert process.returncode == 130, rest
     assert "stopped. The servers of this run are removed; the next run starts new ones" in rest
     assert "Traceback" not in rest
@@ -123,14 +123,14 @@ def test_the_same_seed_gives_the_same_sample() -> None:
 
 
 def test_the_sample_has_every_outcome_and_its_reports_are_what_it_says() -> None:
-    """The truth is drawn, not computed: here it is held against the rules."""
+    """The truth is drawn, not computed: this test checks it against the rules."""
     sample = Sample(4_000, now=NOW)
     reports: dict[int, dict[str, Any]] = {}
     observed: dict[str, dict[str, Any]] = {}
     for chunk in sample:
         for entry in chunk.entries:
             if isinstance(entry, dict) and entry["report_id"] <= 4_000:
-                assert reports.setdefault(entry["report_id"], entry) == entry  # a duplicate is one
+                assert reports.setdefault(entry["report_id"], entry) == entry  # a duplicate is identical
         observed |= {metrics["post_id"]: metrics for metrics in chunk.metrics}
     first: dict[str, int] = {}
     final: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Job workers killed and paused again and again, and their server too, until every job is through."""
+"""Job workers, and their server, killed and paused again and again until every job is done."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.jobs.worker import RETRY, Work
 
 AT_RANDOM, PAUSED = "random", "paused"
-RELEASING = "releasing"  # a point that only those reach who are told to end
+RELEASING = "releasing"  # a point that only workers told to end reach
 SLOTS = ("thread", "async", "thread", "async", "process")
 LEASE_SECONDS = 1.0
 PAUSE_SECONDS = 2.0
-BACKLOG = 400  # as much as is enqueued ahead of the workers
+BACKLOG = 400  # how many jobs are enqueued ahead of the workers
 STALLED_SECONDS = 60.0
 T = TypeVar("T")
 
 
 @dataclass
 class Slot:
-    """A place in the fleet, in which one worker follows the other."""
+    """A place in the fleet, in which one worker follows another."""
 
     isolation: str
     worker: Worker | None = None
@@ -85,7 +85,7 @@ class Outcome:
 
     @property
     def most_failures(self) -> int:
-        """How often any job's failure was taken: its executions by nack."""
+        """How often any job failed with a nack that was accepted."""
         return max(_outcomes(job).count("failed") for job in self.jobs)
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ class KillCampaign:
         )
 
     def _planned(self, kills: int, pauses: int) -> list[str]:
-        """How each will die: at a point, at a random moment, or so after it was paused."""
+        """How each will die: at a point, at a random moment, or at a random moment after a pause."""
         named = max(min(kills - pauses, len(self._points)), kills * 6 // 10)
         fates = [self._points[n % len(self._points)] for n in range(named)]
         fates += [PAUSED] * pauses + [AT_RANDOM] * (kills - named - pauses)
@@ -192,7 +192,7 @@ class KillCampaign:
             time.sleep(0.02)
 
     def _is_time_to_enqueue(self, enqueued: int, done: int) -> bool:
-        """Never so early that no work is left for the deaths to come; and always when there is none."""
+        """Never so early that no work is left for the deaths to come; always when there is none."""
         open_until = self._jobs * (self._deaths.total() + len(self._slots) + 1) // (self._kills + 1)
         return enqueued < self._jobs and (enqueued == done or enqueued < min(open_until, done + BACKLOG))
 
@@ -200,7 +200,7 @@ class KillCampaign:
         return len(self._fates) + sum(slot.fate is not None for slot in self._slots)
 
     def _enqueue(self, count: int, first: int) -> list[str]:
-        """With ids of ours: whatever becomes of the answer, doing it again is safe."""
+        """Enqueue with ids of our own: whatever the answer, a repetition is safe."""
         ids: list[str] = []
         for queue, every in (("failing", 20), ("effect", 3), ("plain", 1)):
             numbers = [
@@ -223,9 +223,8 @@ class KillCampaign:
                 return ask()
             except StoreUnavailableError:
                 assert time.monotonic() < deadline
-                for (
-                    slot
-                ) in self._slots:  # a paused worker may hold SQLite's write lock: nobody else would wake it
+                # A paused worker may hold SQLite's write lock: only this loop wakes it.
+                for slot in self._slots:
                     if slot.worker is not None and slot.wakes_at is not None:
                         self._strike(slot, slot.worker)
                 time.sleep(0.05)
@@ -238,7 +237,7 @@ class KillCampaign:
         self._server_kills_left -= 1
 
     def _tend(self, slot: Slot, out_of_work: bool) -> None:
-        """Bury the dead, kill or pause whose time has come, put a new one in its place."""
+        """Record the dead, kill or pause workers that are due, start replacements."""
         worker = slot.worker
         if worker is not None:
             if slot.fate in (AT_RANDOM, PAUSED, RELEASING) or out_of_work:
@@ -247,7 +246,7 @@ class KillCampaign:
             if code is None:
                 return
             worker.close()
-            if (code, slot.fate) == (0, RELEASING):  # it had nothing to give back: another takes its place
+            if (code, slot.fate) == (0, RELEASING):  # no job to give back: another worker gets this fate
                 self._fates.insert(0, RELEASING)
             else:
                 assert (code, slot.fate is not None) == (-signal.SIGKILL, True), (
@@ -265,11 +264,11 @@ class KillCampaign:
         if now < slot.dies_at:
             return
         if slot.fate == RELEASING and not out_of_work:
-            worker.send(signal.SIGTERM)  # it dies by itself, as it gives its jobs back
+            worker.send(signal.SIGTERM)  # it kills itself when it gives its jobs back
             slot.dies_at = math.inf
         elif slot.fate != PAUSED:
             worker.kill()
-            slot.fate = AT_RANDOM  # also one that waited for its nth job, when there are no more
+            slot.fate = AT_RANDOM  # also a worker that waited for its nth job when there are no more
         elif slot.wakes_at is None:
             worker.send(signal.SIGSTOP)
             slot.wakes_at = now + PAUSE_SECONDS
@@ -277,13 +276,13 @@ class KillCampaign:
             worker.send(signal.SIGCONT)
             self._pauses += 1
             slot.fate, slot.wakes_at = AT_RANDOM, None
-            slot.dies_at = now + self._random.uniform(0.2, 1.0)  # time to find its leases gone
+            slot.dies_at = now + self._random.uniform(0.2, 1.0)  # time to find its leases lost
 
     def _fill(self, slot: Slot) -> None:
         self._names += 1
         fate = self._fates.pop() if self._fates else None
         if slot.isolation == "process" and fate == "handling":
-            fate = AT_RANDOM  # there it is the child that handles
+            fate = AT_RANDOM  # in this isolation the child handles
         work = Work(
             self._dsn,
             f"{slot.isolation}-{self._names}",

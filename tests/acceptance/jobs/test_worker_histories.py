@@ -1,4 +1,4 @@
-"""Many workers on one store, in threads, on asyncio and in processes: never two valid leases of one job."""
+"""Many workers on one store, in threads, on asyncio and in processes: one job never has two valid leases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def handlers(backend: RecordedBackend) -> tuple[Any, Any]:
-    """Some take longer than the lease lasts, some fail."""
+    """Some take longer than the lease, some fail."""
 
     def seconds(job: Job) -> float:
         return 1.5 * TTL if job.payload["n"] % 40 == 0 else random.uniform(0.0, 0.01)
@@ -56,7 +56,7 @@ def handlers(backend: RecordedBackend) -> tuple[Any, Any]:
 
 @pytest.mark.clause("J-12", "J-04", "J-05", "J-10", "J-11")
 def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> None:
-    """With somebody among them who takes jobs and never settles them, so that leases expire."""
+    """One client takes jobs and never settles them, so that leases expire."""
     jobs = 240
     with History(tmp_path / "history") as history, ExitStack() as stack:
         backend = record(store, history)
@@ -69,7 +69,7 @@ def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> N
         def take_and_forget() -> None:
             store.claim("plain", limit=2, lease_ttl=TTL / 2, worker="forgetful")
 
-        take_and_forget()  # once before the workers: they may be quick enough to leave nothing
+        take_and_forget()  # once before the workers, which might leave nothing
         workers = [
             JobWorker(store, handle, queues="plain", lease_ttl=TTL, concurrency=3, worker="a"),
             JobWorker(store, handle, queues="plain", lease_ttl=TTL, concurrency=3, worker="b"),
@@ -101,7 +101,7 @@ def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> N
     assert sum(count.failed for count in counts) > 0
     done = [job for job in map(store.get, ids) if job is not None]
     assert {job.state for job in done} == {JobState.SUCCEEDED}
-    assert sum(job.lease_expiries for job in done) > 0  # it was at stake
+    assert sum(job.lease_expiries for job in done) > 0  # leases did expire
     for job in done:
         versions = [attempt.number for attempt in job.attempts]
         assert versions == list(range(1, len(versions) + 1))

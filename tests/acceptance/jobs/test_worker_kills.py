@@ -101,13 +101,13 @@ def judge(outcome: Outcome, kills: int, capsys: pytest.CaptureFixture[str]) -> N
     assert outcome.most_failures == 1 + RETRY.max_retries
     assert outcome.kills == kills
     assert outcome.pauses > 0
-    if kills >= 100:  # a few deaths need not be of every kind
+    if kills >= 100:  # a few deaths need not cover every kind
         assert set(outcome.by_fate) == {*POINTS, AT_RANDOM}
         assert set(outcome.by_isolation) == {*SLOTS}
 
 
 def test_the_campaign_notices_a_worker_that_loses_jobs(tmp_path: Path) -> None:
-    """One that acknowledges before it handles."""
+    """That worker acknowledges before it handles."""
     dsn = f"sqlite:///{tmp_path / 'jobs.db'}"
     campaign = KillCampaign(dsn, tmp_path, jobs=200, kills=4, points=("handling",), executor="AcksFirst")
     outcome = campaign.run(lambda: None, list)

@@ -1,8 +1,8 @@
-"""A job worker in a process of its own, for tests that kill it: `python -m tests.acceptance.jobs.worker '{…}'`.
+"""A job worker in its own process, for tests that kill it: `python -m tests.acceptance.jobs.worker '{…}'`.
 
-Its jobs are of three kinds, a queue each: `plain` ones; `effect`, with a row in the store's database, written through
-the handler's connection; and `failing`, which raise every time. It ends at SIGTERM as every worker does, by itself
-(SIGKILL) at the point it is told to, and when its parent is gone.
+Its jobs are of three kinds, with a queue each: `plain`; `effect`, with a row in the store's database, written through
+the handler's connection; and `failing`, which raise every time. It ends at SIGTERM as every worker does, kills itself
+(SIGKILL) at the point named in its instructions, and ends when its parent is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.acceptance.fleet import READY
 
 
 class AcksFirst(Executor):
-    """Wrong on purpose, at most once: whatever happens in the handler, the job is gone."""
+    """Wrong on purpose, at most once: whatever happens in the handler, the job is lost."""
 
     def execute(self, context: JobContext) -> Flow[Execution]:
         yield from self._operations.ack(context.job, None)
@@ -40,13 +40,13 @@ class AcksFirst(Executor):
 
 RETRY = RetrySchedule(max_retries=3, base_seconds=0.01, max_seconds=0.05)
 LONGEST_SECONDS = 0.008  # of a handler
-SENDING = ("committing", "nacking", "releasing", "beating")  # points at which a statement is on its way
-HISTORY = "CONQUIET_TEST_HISTORY"  # where the child processes of isolation="process" find it
+SENDING = ("committing", "nacking", "releasing", "beating")  # points at which a statement has been sent
+HISTORY = "CONQUIET_TEST_HISTORY"  # tells the child processes of isolation="process" where it is
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is told."""
+    """The instructions for a worker."""
 
     dsn: str
     name: str
@@ -62,7 +62,7 @@ class Work:
 
 
 class Milestones:
-    """Says that this process is ready when it reaches any point, and kills it at one, when it is there for the nth time."""
+    """Reports this process as ready at the first point it reaches, and kills it at one point, at the nth time."""
 
     def __init__(self, point: str | None, nth: int) -> None:
         self._ready = False
@@ -89,7 +89,7 @@ def _die_soon() -> None:
 
 
 class Handlers:
-    """For threads and for asyncio."""
+    """Handlers for threads and for asyncio."""
 
     def __init__(self, backend: RecordedBackend, reached: Milestones) -> None:
         self._backend = backend
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def patiently_opened(dsn: str) -> JobStore:
-    """The server may be down when this process starts."""
+    """Open the store, waiting while the server is down."""
     while True:
         try:
             return open_store(dsn, retry=RETRY, migrate="never")
@@ -187,7 +187,7 @@ def patiently_opened(dsn: str) -> JobStore:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # nobody writes: it ends when the parent does
+    os.read(0, 1)  # nothing is written: the read returns when the parent ends
     os._exit(1)
 
 

@@ -1,6 +1,6 @@
-"""Consumers that are wrong on purpose, each in a way that real ones have been. The history checker must find out.
+"""Consumers that are wrong on purpose, each in a way seen in real ones. The history checker must detect them.
 
-Each changes one thing in `Delivery`, the logic behind both consumers.
+Each changes one thing in `Delivery`, the logic of both consumers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Delivered = QueueMessage | MalformedEntry
 
 
 class AcksBeforeHandler(Delivery):
-    """At-most-once: whatever happens in the handler, the message is gone."""
+    """At most once: whatever happens in the handler, the message is lost."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
         yield from self._operations.ack(message)
@@ -50,7 +50,7 @@ class SwallowsErrors(Delivery):
 
 
 class AcksWhatItDropsAtStop(Delivery):
-    """What a read still brings after stop() is acknowledged, to leave nothing pending behind."""
+    """Acknowledges a message that was read after stop(), to leave nothing pending."""
 
     def next_to_hand_on(self) -> Flow[QueueMessage | None]:
         message = yield from self.next(None)
@@ -61,14 +61,14 @@ class AcksWhatItDropsAtStop(Delivery):
 
 
 class DropsTheGoodOnes(Delivery):
-    """One malformed entry in a batch, and the whole batch is thrown away."""
+    """One malformed entry in a batch discards the whole batch."""
 
     def run_recovery(self, *args: Any) -> Flow[None]:
         claim_stale = self._operations.claim_stale
 
         def claim(min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
             try:
-                return (yield from claim_stale(min_idle_ms, 10))  # not one at a time, to begin with
+                return (yield from claim_stale(min_idle_ms, 10))  # a batch, not one at a time
             except MalformedEntryError as error:
                 yield from self._operations.ack_many(error.messages)
                 raise MalformedEntryError(str(error), error.entries, []) from error
@@ -78,7 +78,7 @@ class DropsTheGoodOnes(Delivery):
 
 
 class ClaimsAtOnce(Delivery):
-    """Recovery that does not wait until a message is stale: two handle it at the same time."""
+    """Recovery that does not wait until a message is stale: two consumers handle it at the same time."""
 
     def run_recovery(self, *args: Any) -> Flow[None]:
         claim_stale = self._operations.claim_stale
@@ -87,7 +87,7 @@ class ClaimsAtOnce(Delivery):
 
 
 class HandlesAgain(Delivery):
-    """Keeps the last message in a buffer, and finds it there again after its ack."""
+    """Keeps the last message in a buffer, and handles it again after its ack."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
         yield from super()._handle(handler, message, db_factory)
@@ -110,7 +110,7 @@ class SkipsEveryThird(Delivery):
 
 
 class NeverAcks(Delivery):
-    """Leaves everything pending: it will be delivered again and again."""
+    """Leaves everything pending: it is delivered again and again."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
         tx = yield Call(db_factory.begin)
@@ -119,7 +119,7 @@ class NeverAcks(Delivery):
 
 
 class AcksWhatOthersHold(Delivery):
-    """Tidies up after each message: acknowledges whatever is pending in the group."""
+    """Acknowledges everything pending in the group after each message, to tidy up."""
 
     def _handle(self, handler: Any, message: Delivered, db_factory: Any) -> Flow[None]:
         yield from super()._handle(handler, message, db_factory)

@@ -1,6 +1,6 @@
-"""A stage for consumers, real and wrong ones: a stream, a history, and the scenarios that they are put through.
+"""A stage for consumers, real and broken ones: a stream, a history, and the scenarios that they run.
 
-Everything is real: Redis, threads, and a killed process where the fault shows only then.
+Everything is real: Redis, threads, and a killed process where only that shows the fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MESSAGES = 12
 
 
 class Stage:
-    """A stream with recorded consumers of one kind. What they do has no effect: the history is the judge."""
+    """A stream with recorded consumers of one kind. Their handlers have no effect: the history is judged."""
 
     def __init__(self, url: str, folder: Path, delivery: type[Delivery]) -> None:
         self.url = url
@@ -54,7 +54,7 @@ class Stage:
         consumer.run(handler=lambda message, tx: handler(message), db_factory=NoTransactions())
 
     def run_until_idle(self, name: str, handler: Callable[[QueueMessage], Any] = bool) -> None:
-        """Until a read brings nothing; a consumer that a handler's error has ended is started again."""
+        """Run until a read returns nothing; a consumer ended by a handler's error is started again."""
         idle = threading.Event()
 
         def reached(point: str) -> None:
@@ -67,10 +67,10 @@ class Stage:
             try:
                 self.run(consumer, handler)
             except RuntimeError:
-                pass  # the handler's
+                pass  # raised by the handler
 
     def recover(self, looks: int | None = None) -> None:
-        """Take over what is stale, until nothing is pending (or this often, or it goes round in circles)."""
+        """Take over stale messages until nothing is pending (or `looks` times, or too many were handled)."""
         seen: Counter[str] = Counter()
 
         def reached(point: str) -> None:
@@ -89,7 +89,7 @@ class Stage:
 
     @contextmanager
     def busy_consumer(self, name: str) -> Iterator[None]:
-        """A consumer that is in its handler, with the first message, for as long as the block lasts."""
+        """A consumer that is in its handler, with the first message, for the duration of the block."""
         begun, go_on = threading.Event(), threading.Event()
 
         def handler(message: QueueMessage) -> None:
@@ -154,7 +154,7 @@ def malformed_batch(stage: Stage) -> None:
         op.ok(entry_id if isinstance(entry_id, str) else entry_id.decode())
     stage.enqueue(3)
     with pytest.raises(MalformedEntryError):
-        stage.queue.read(block_ms=50, count=10)  # and then it does nothing about them
+        stage.queue.read(block_ms=50, count=10)  # and does not handle them
     stage.recover()
 
 
@@ -173,7 +173,7 @@ def two_consumers(stage: Stage) -> None:
 
 
 def killed(stage: Stage, point: str) -> None:
-    """A consumer in a process of its own dies at its third message; another one takes over."""
+    """A consumer in its own process dies at its third message; another one takes over."""
     stage.enqueue()
     database = stage.folder / "effects.db"
     with closing(Effects(database)) as effects:

@@ -1,4 +1,4 @@
-"""Consumers killed again and again, at named points and at random moments, until every message is through."""
+"""Consumers killed again and again, at named points and at random moments, until every message is handled."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.acceptance.queue.worker import Effects, Work
 AT_RANDOM = "random"
 SLOTS = ("sync", "asyncio", "sync", "asyncio", "recovery")
 CLAIM_IDLE_MS = 1_000
-BACKLOG = 300  # as much as is enqueued ahead of the consumers
-DOOMED = 2  # as many wait for their death at a time
+BACKLOG = 300  # how many messages are enqueued ahead of the consumers
+DOOMED = 2  # how many wait for their death at a time
 STALLED_SECONDS = 60.0
 
 
 @dataclass
 class Slot:
-    """A place in the fleet, in which one worker follows the other."""
+    """A place in the fleet, in which one worker follows another."""
 
     kind: str
     worker: Worker
@@ -95,7 +95,7 @@ class KillCampaign:
         self._planned = {
             False: _fates(kills - recoveries, self._random),
             True: [AT_RANDOM, *_fates(recoveries - 1, self._random)] if recoveries else [],
-        }  # by whether it is of a recovery process
+        }  # True: fates of recovery processes
         self._given = {False: 0, True: 0}
         self._victims: set[str] = set()  # killed at random
         self._deaths: Counter[tuple[str, str]] = Counter()
@@ -143,7 +143,7 @@ class KillCampaign:
             time.sleep(0.005)
 
     def _produce(self, enqueued: int, done: int) -> int:
-        """A burst of messages, if it is time: never so many that none are left for the deaths to come."""
+        """Enqueue a burst of messages if it is time: never so many that none are left for the deaths to come."""
         deaths = sum(count for (kind, _), count in self._deaths.items() if kind != "recovery")
         open_until = self._messages * (deaths + 1 + DOOMED) // (len(self._planned[False]) + 1)
         if enqueued == self._messages or enqueued - done >= BACKLOG:
@@ -181,9 +181,9 @@ class KillCampaign:
             slot.worker.die_at(slot.fate)
 
     def _tend(self, slot: Slot, drained: bool) -> None:
-        """Kill whose time has come, bury the dead, put a new one in its place."""
+        """Kill workers that are due, record the dead, start replacements."""
         worker = slot.worker
-        # One that waits for a message to die at, when there are no more, is killed where it is.
+        # A worker that waits for a message to die at, when there are no more, is killed immediately.
         due = time.monotonic() >= slot.dies_at or (drained and slot.fate in POINTS)
         if due and worker.exit_code() is None:
             worker.kill()
@@ -212,7 +212,7 @@ class KillCampaign:
 
 
 def _fates(kills: int, source: random.Random) -> list[str]:
-    """Six in ten at a named point, and each point at least once if there are so many."""
+    """Six in ten at a named point, and each point at least once if there are enough kills."""
     named = max(min(kills, len(POINTS)), kills * 6 // 10)
     fates = [POINTS[number % len(POINTS)] for number in range(named)] + [AT_RANDOM] * (kills - named)
     source.shuffle(fates)
@@ -220,7 +220,7 @@ def _fates(kills: int, source: random.Random) -> list[str]:
 
 
 def _told(history: Path, victims: set[str]) -> tuple[int, Counter[str]]:
-    """How many deliveries were not the first, by Redis's own count, and what the victims last wrote down."""
+    """How many deliveries were not the first, by Redis's own count, and the last recorded event of each victim."""
     again = 0
     last: dict[str, str] = {}
     for _, event in read_events(history):

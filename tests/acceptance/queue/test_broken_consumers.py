@@ -1,4 +1,4 @@
-"""The same scenarios for the real consumer, which must pass, and for wrong ones, each of which must be caught."""
+"""The same scenarios for the real consumer, which must pass, and for broken ones, each of which must be caught."""
 
 from __future__ import annotations
 

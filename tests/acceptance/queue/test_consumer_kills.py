@@ -36,7 +36,7 @@ def test_no_message_is_lost_however_often_consumers_are_killed(
         taken_over_after_idle=percentiles(late),
     )
     outcome.verdict.raise_if_broken()
-    assert outcome.numbers == list(range(messages))  # every one, and every one once
+    assert outcome.numbers == list(range(messages))  # every one, exactly once
     assert outcome.pending == 0
     assert outcome.verdict.counts.enqueued == messages
     assert outcome.kills == kills

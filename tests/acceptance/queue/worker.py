@@ -1,7 +1,7 @@
-"""A consumer in a process of its own, for tests that kill it: `python -m tests.acceptance.queue.worker '{…}'`.
+"""A consumer in its own process, for tests that kill it: `python -m tests.acceptance.queue.worker '{…}'`.
 
-Its effect is a row in SQLite, written once per message (`HandledEntries`). It ends at SIGTERM as every consumer
-does, by itself (SIGKILL) at the point it is told to, on its standard input or before, and with its parent.
+Its effect is a row in SQLite, written once per message (`HandledEntries`). It ends at SIGTERM as every consumer does,
+kills itself (SIGKILL) at a point named at its start or on its standard input, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from conquiet.verify.recording.streams import AsyncRecordedConsumer, RecordedCon
 from tests.acceptance.fleet import READY
 from tests.acceptance.queue import broken_consumers
 
-INTERVAL_MS = 50  # between two looks for stale messages
+INTERVAL_MS = 50  # between two searches for stale messages
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is told."""
+    """The instructions for a worker."""
 
     url: str
     name: str
@@ -61,7 +61,7 @@ class Work:
 
 
 class Milestones:
-    """Says that this process is ready at the first point it reaches, and kills it at the one it is doomed to."""
+    """Reports this process as ready at the first point it reaches, and kills it at the point set by `die_at`."""
 
     def __init__(self) -> None:
         self._ready = False
@@ -69,7 +69,7 @@ class Milestones:
         self._left = 0
 
     def die_at(self, point: str, nth: int = 1) -> None:
-        """From any thread."""
+        """Set the point; from any thread."""
         self._left = nth
         self._doom = point
 
@@ -88,13 +88,13 @@ class Effects:
 
     def __init__(self, path: str | Path) -> None:
         self.connection = sqlite3.connect(path, timeout=60)
-        # A killed process loses nothing that the kernel has: syncing to disk would only cost time here.
+        # A killed process loses nothing that the kernel has: syncing to disk would only cost time.
         self.connection.execute("PRAGMA synchronous = OFF")
         self._handled = HandledEntries()
 
     def create(self) -> None:
         self.connection.execute("PRAGMA journal_mode = WAL")
-        # No unique key: a second effect must show.
+        # No unique key: a duplicate effect must show.
         self.connection.execute("CREATE TABLE effects (entry_id TEXT, number INTEGER, worker TEXT)")
         self._handled.create_table(self.connection)
         self.connection.commit()
@@ -148,7 +148,7 @@ async def _run_async(work: Work, history: History, settings: dict[str, Any], how
 
 
 def _listen(reached: Milestones) -> None:
-    """The parent may name a point to die at; when it is gone itself, so are we."""
+    """The parent may name a point to die at; when the parent ends, so does this process."""
     while point := os.read(0, 100).decode().strip():
         reached.die_at(point)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Workers killed in the middle of thousands of reconciliations on leased jobs: nothing is lost, nothing counts twice."""
+"""Workers killed during thousands of reconciliations on leased jobs: nothing is lost, nothing counts twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATIENCE = 100.0  # seconds without any progress
 
 
 class Fleet:
-    """Two worker processes, one of which dies now and then."""
+    """Two worker processes, one of which is killed now and then."""
 
     def __init__(self, *arguments: str) -> None:
         self._command = [sys.executable, worker.__file__, *arguments]
@@ -97,7 +97,7 @@ def test_every_report_is_reconciled_and_every_score_as_undisturbed(
             seen, idle = 0, 0.0
             while not finished(sessions):
                 workers.check()
-                scheduler.run_once(utc(clock.time() + A_DAY))  # tomorrow every retry is due
+                scheduler.run_once(utc(clock.time() + A_DAY))  # by tomorrow every retry is due
                 done = count(sessions, ReportAttempt)
                 if workers.killed < kills and done >= (workers.killed + 1) * attempts // (kills + 1):
                     workers.kill_one()
@@ -125,7 +125,7 @@ def test_every_report_is_reconciled_and_every_score_as_undisturbed(
 
 
 def store_all(sessions: Sessions, clock: ManualClock, total: int) -> tuple[Counter[str], int]:
-    """Reports 1 to `total`; what their verdicts change by affiliate, and how many attempts they take, undisturbed."""
+    """Store reports 1 to `total`. Returns the expected changes by affiliate and the expected number of attempts."""
     draws, platform = random.Random(9), worker.adapter()
     changes: Counter[str] = Counter()
     attempts = 0

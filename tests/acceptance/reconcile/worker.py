@@ -35,7 +35,7 @@ def adapter() -> SimulatedAdapter:
 
 
 def main(reports: str, jobs: str) -> None:
-    clock = ManualClock()  # stands still: every attempt is made at the same moment, in whichever process
+    clock = ManualClock()  # stands still: every attempt is made at the same time, in every process
     fetcher = PlatformFetcher({"sim": adapter()}, clock=clock)
     task = ReconciliationTask(fetcher, open_database(reports), clock=clock)
     with open_store(jobs) as store:

@@ -1,4 +1,4 @@
-"""conquiet: at-least-once work for Python, told honestly, from one process to a Spark cluster."""
+"""conquiet: at-least-once queues and jobs for Python, from one process to a Spark cluster."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> Any:
-    """The app is imported when it is asked for: who uses only a queue does not pay for it."""
+    """Import the app on first use: programs that use only a queue do not pay for it."""
     if name == "Conquiet":
         from conquiet.app import Conquiet
 

@@ -24,11 +24,11 @@ _LIBPQ = (
 
 
 def access_problem(error: BaseException | None) -> AccessProblem | None:
-    """What there is to correct; None if that is not known, or `error` is not about access."""
+    """What to correct; None if that is unknown, or `error` is not about access."""
     if isinstance(error, sqlite3.Error):
         code: int = getattr(error, "sqlite_errorcode", 0)  # errors that Python itself raises have none
         return _SQLITE.get(code & 0xFF)  # the upper bits are details
-    # Known by its name: psycopg is optional. Errors of a statement have a SQLSTATE.
+    # Recognized by name: psycopg is optional. Errors of a statement have a SQLSTATE.
     if not type(error).__module__.startswith("psycopg") or getattr(error, "sqlstate", "") is not None:
         return None
     if type(error).__name__ == "ProgrammingError":  # libpq cannot read the DSN

@@ -1,4 +1,4 @@
-"""The two delay rules of the package, as arithmetic: exponential, and exponential with full jitter."""
+"""The two delay rules of the package: exponential, and exponential with full jitter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["exponential", "full_jitter"]
 def exponential(base: float, multiplier: float, attempt: int, cap: float = 0.0) -> float:
     """`base * multiplier ** attempt`, at most `cap` if that is above 0; `attempt` is 0 after the first failure.
 
-    A power too large for a float is the cap, or the largest float where there is none: never an error, and
-    never the slow arithmetic of huge integers.
+    A power too large for a float gives the cap, or the largest float without a cap: never an error, and never the
+    slow arithmetic of huge integers.
     """
     if base <= 0:
         return 0.0

@@ -1,6 +1,6 @@
-"""Checks of arguments and settings, made before anything is done with them.
+"""Checks of arguments and settings, made before they are used.
 
-Each returns the value, or raises `error`: the configuration error of the room that was given it.
+Each returns the value, or raises `error`, the configuration error of the calling room.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = [
     "checked_seconds",
 ]
 
-MAX_INT = 2**31 - 1  # the largest number of an integer column in PostgreSQL
+MAX_INT = 2**31 - 1  # the largest value of an integer column in PostgreSQL
 MAX_NAME = 255
-MAX_SECONDS = 100 * 366 * 86_400.0  # a century: anything later is a mistake, and some databases overflow
+MAX_SECONDS = 100 * 366 * 86_400.0  # a century: more is a mistake, and some databases overflow
 
 
 def checked_int(
@@ -34,7 +34,7 @@ def checked_int(
 
 
 def checked_name(what: str, value: object, *, error: type[Exception]) -> str:
-    """A queue, a worker or an id: any text that every database can hold and index."""
+    """The name of a queue or a worker, or an id: text that every database can store and index."""
     if not isinstance(value, str) or not value:
         raise error(f"{what} must be a non-empty str, not {_shown(value)}")
     if len(value) > MAX_NAME:
@@ -45,7 +45,7 @@ def checked_name(what: str, value: object, *, error: type[Exception]) -> str:
 
 
 def checked_queues(queues: str | Iterable[str], *, error: type[Exception]) -> tuple[str, ...]:
-    """One queue or several, each once."""
+    """One queue or several, without duplicates."""
     if not isinstance(queues, Iterable):
         raise error(f"queues must be a name or names, not {_shown(queues)}")
     names = (queues,) if isinstance(queues, str) else tuple(queues)
@@ -69,6 +69,6 @@ def checked_seconds(
 def _shown(value: object) -> str:
     try:
         text = ascii(value)
-    except Exception:  # noqa: BLE001 - a number of 5,000 digits has no text, and an object's __repr__ may raise anything
+    except Exception:  # noqa: BLE001 - Python refuses to print an int of 5,000 digits, and a __repr__ may raise anything
         text = f"an unshowable {type(value).__qualname__}"
     return text if len(text) <= 60 else text[:60] + "…"

@@ -1,7 +1,7 @@
-"""Time, injected: wall time for what is stored, monotonic time for differences, and the one way to wait.
+"""Injected time: wall time for what is stored, monotonic time for differences, and the one way to wait.
 
-Nothing in conquiet calls `time.time()` or `time.sleep()` by itself; it asks a `Clock`, so that tests can hand
-in one that they move by hand (`conquiet.testing.ManualClock`).
+conquiet does not call `time.time()` or `time.sleep()` directly; it asks a `Clock`, so that tests can pass one that
+they move by hand (`conquiet.testing.ManualClock`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "on_grid", "utc"]
 class Parker:
     """The place where one thread waits to be woken.
 
-    A bare lock, which whoever wakes releases and whoever waits takes. Not a `threading.Event`, which takes a lock
-    that a signal handler, running on top of the thread that holds it, would wait for for ever. Not a `SimpleQueue`:
-    its `get(timeout=...)`, if the thread is held up past its time, finds a time left below 0 and waits for ever.
+    A bare lock: the waiter acquires it, the waker releases it. Not a `threading.Event`: its internal lock deadlocks
+    if a signal handler interrupts the thread that holds it. Not a `SimpleQueue`: its `get(timeout=...)` waits for ever
+    if the thread is delayed past the timeout, because it computes a negative remaining time.
     """
 
     __slots__ = ("_lock",)
@@ -29,24 +29,24 @@ class Parker:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """End the wait in progress, or the next one. Any thread, any signal handler."""
+        """End the wait in progress, or the next one. Safe from any thread and any signal handler."""
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # woken already, and nobody has waited since
+            pass  # already woken, and not waited on since
 
     def park(self, timeout: float | None) -> bool:
-        """Wait for a wake, in real time; False if none came in `timeout` seconds."""
+        """Wait for `wake`, in real time; False if it was not called within `timeout` seconds."""
         if timeout is None:
             return self._lock.acquire()
         return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 class Clock(Protocol):
-    """What the rest of the package asks about time."""
+    """The source of time for the rest of the package."""
 
     def time(self) -> float:
-        """Wall time, in seconds since 1970 UTC: for what is stored or shown."""
+        """Wall time, in seconds since 1970 UTC: for times that are stored or shown."""
 
     def monotonic(self) -> float:
         """Seconds that never jump: for differences and deadlines."""
@@ -56,7 +56,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the machine."""
 
     def time(self) -> float:
         return time.time()
@@ -77,9 +77,9 @@ def utc(seconds: float) -> datetime:
 
 
 def on_grid(seconds: float) -> float:
-    """A time to the microsecond, as a datetime shows it.
+    """`seconds` rounded to the microsecond, the precision of a datetime.
 
-    Stores that keep times as floats compare these alone. Otherwise a lease could end a fraction of a microsecond before
-    the time that it shows, and two workers hold valid leases of one job.
+    Stores that keep times as floats compare only rounded times. Otherwise a lease could end a fraction of a microsecond
+    before the time that it shows, and two workers could hold valid leases of one job.
     """
     return round(seconds, 6)

@@ -25,7 +25,7 @@ _EXTRAS = MappingProxyType(
 
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
-    """Around imports that `what` needs. A missing module that no extra brings is left as the error that it is."""
+    """Wrap the imports that `what` needs. The error for a module that belongs to no extra is not changed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`: `modules` are the names by the module inside it that defines them."""
+    """The `__getattr__` of `package`; `modules` maps each of its modules to the names that it defines."""
     homes = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:

@@ -1,10 +1,9 @@
 """The one JSON rule for payloads, in every queue and store.
 
-A payload is a dict with string keys, of dicts, lists, strings, numbers, booleans and None, and it comes out of
-a queue equal to what went in. What would come out different is refused before anything is sent: NaN and
-infinities (JSON has none), bytes, sets, dates, UUIDs, decimals, keys that are not strings, lone surrogates,
-circular structures, nesting or size beyond the limits. Integers of any size stay integers. A tuple is taken as
-the list it will come back as.
+A payload is a dict with string keys that contains dicts, lists, strings, numbers, booleans and None, and it comes out
+of a queue equal to what went in. What would come out different is refused before anything is sent: NaN and infinities
+(JSON has none), bytes, sets, dates, UUIDs, decimals, keys that are not strings, lone surrogates, circular structures,
+nesting or size beyond the limits. Integers of any size stay integers. A tuple is accepted and comes back as a list.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def encode(payload: Payload, limits: PayloadLimits = DEFAULT_LIMITS) -> bytes:
         raise PayloadError(f"a payload is a dict with string keys, not {_type(payload)}")
     try:
         data = _encode(payload)
-        # The codec is lenient (NaN becomes null, a set a list): only equality after a round trip shows it.
-        # That costs a microsecond; walking the payload in Python to look for the same costs ten.
+        # The codec is lenient (NaN becomes null, a set becomes a list); a round trip detects that. It costs a
+        # microsecond; walking the payload in Python would cost ten.
         faithful = _decode(data) == payload
     except _CODEC_ERRORS as error:
         _refuse_unfit(payload, limits)
@@ -63,14 +62,14 @@ def encode(payload: Payload, limits: PayloadLimits = DEFAULT_LIMITS) -> bytes:
             f"the payload is {len(data)} bytes of JSON, over the limit of {limits.max_bytes}: "
             "store the content elsewhere and put a reference into the payload, or raise PayloadLimits.max_bytes"
         )
-    # Fewer brackets than levels allowed cannot be nested too deep; only the rare rest is walked.
+    # A payload with no more brackets than allowed levels cannot be nested too deep; others are walked.
     if not faithful or data.count(b"{") + data.count(b"[") > limits.max_depth:
         _refuse_unfit(payload, limits)
     return data
 
 
 def decode(data: bytes | str) -> Payload:
-    """The payload in `data`, or `PayloadError` with the reason. No size limit: it is in memory already."""
+    """The payload in `data`, or `PayloadError` with the reason. No size limit: the data is already in memory."""
     try:
         payload = _decode(data)
     except _CODEC_ERRORS as error:
@@ -97,8 +96,8 @@ def _type(value: object) -> str:
 def _refuse_unfit(payload: Payload, limits: PayloadLimits) -> None:
     """Raise for the first value that breaks the rule, with its path; return if there is none.
 
-    Iterative, because what it looks for may be nested too deep to recurse into. Values are not put into the
-    message: they may be secrets.
+    Iterative, because the payload may be nested too deep for recursion. The message contains no values: they may be
+    secrets.
     """
     pending: list[tuple[object, str, int]] = [(payload, "$", 1)]
     while pending:
@@ -134,7 +133,7 @@ def _refuse_unfit(payload: Payload, limits: PayloadLimits) -> None:
 
 
 def _shown(path: str) -> str:
-    """Keys are somebody's text: a line break in one must not forge a line of a log."""
+    """`path`, shortened and printable: a line break in a key must not forge a log line."""
     start = path if len(path) <= 80 else path[:80] + "…"
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in start)
 

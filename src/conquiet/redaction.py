@@ -18,9 +18,9 @@ __all__ = [
 
 E = TypeVar("E", bound=BaseException)
 
-# What libpq quotes after these is the name of an option, not a piece of a password.
+# After these texts libpq quotes the name of an option, not a part of a password.
 _NAMES_AN_OPTION = ("invalid URI query parameter:", "invalid connection option")
-# Two steps, each linear in the length of the text, which may be of any size and origin.
+# Two steps, each linear in the length of the text: the text may be of any size and origin.
 _UP_TO_LAST_AT = re.compile(r"(?<!\S)\S+@")
 _URL_PASSWORD = re.compile(r"://(?P<user>[^\s/?#:@]*):\S*@")
 _KEY_VALUE = re.compile(
@@ -79,14 +79,14 @@ def misread_url(url: str) -> str | None:
     driver, or cut the URL short.
     """
     if impossible_text(unquote(url)):
-        return "it has a NUL or half a surrogate pair in it, which no name and no path can have"
+        return "it contains a NUL or a lone surrogate, which no name and no path can contain"
     hosts = url.partition("://")[2].partition("/")[0]
     before, _, hosts = hosts.rpartition("@")
     if "@" in before:
         return "in a password, @ is written %40"
     places = hosts.partition("?")[0].split(",")
     if not all(map(_HOST_AND_PORT.fullmatch, places)):
-        return "its port is no number; in a password, / is written %2F, : %3A and @ %40"
+        return "its port is not a number; in a password, / is written %2F, : %3A and @ %40"
     names = [unquote(place.rpartition(":")[0] or place) for place in places]
     names += (value for name, value in parse_qsl(url.partition("?")[2]) if name == "host")
     if any(map(impossible_host, names)):

@@ -1,4 +1,4 @@
-"""SIGTERM as `stop()`, for as long as a block lasts."""
+"""SIGTERM calls `stop()` while a block runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger("conquiet")
 
 @contextmanager
 def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM inside the block; the handler that was there before is put back after it.
+    """Call `stop` on SIGTERM inside the block; afterwards the previous handler is restored.
 
-    Python lets only the main thread install signal handlers; elsewhere nothing is installed, and a log line
-    says so. SIGINT stays what it is: KeyboardInterrupt.
+    Python lets only the main thread install signal handlers; in another thread nothing is installed, and a log line
+    says so. SIGINT is not changed: it raises KeyboardInterrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         _log.warning(
@@ -39,19 +39,19 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
         _stops.remove(entry)
         if not _stops:
             before = _before.pop()
-            # None: the handler was installed by something other than Python, and cannot be put back from here.
+            # None: the previous handler was not installed from Python and cannot be restored.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 class _Stop:
-    """One block that waits for SIGTERM. Several may be open at once (two consumers in one event loop), in any order."""
+    """One open block. Several may be open at a time (two consumers in one event loop) and end in any order."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.stop = stop
 
 
 _stops: list[_Stop] = []
-_before: list[Any] = []  # the handler from before the first block; at most one
+_before: list[Any] = []  # the handler before the first block; at most one entry
 
 
 def _stop_all(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Opens SQLite files the same way for every room: WAL, the chosen durability, waiting for other processes."""
+"""Opens SQLite files the same way for every room: WAL, the chosen durability, a wait for other processes' locks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _log = logging.getLogger("conquiet.sqlite")
 def unusable_path(path: str) -> str | None:
     """Why no file can have this path, and what to do; None if one may. SQLite's driver would raise a ValueError."""
     if "\0" in path:
-        return "a path holds no NUL; write another, and not %00"
+        return "a path cannot contain NUL; use another path, without %00"
     try:
         os.fsencode(path)
         os.path.abspath(path)
     except UnicodeEncodeError:
-        return "it holds a lone surrogate, which no file name can; write it in characters that UTF-8 has"
-    except OSError as error:  # a relative path, and the current folder was removed
-        return f"the current folder cannot be found ({error.strerror}); write an absolute path"
+        return "it contains a lone surrogate, which no file name can; use characters that UTF-8 can encode"
+    except OSError as error:  # the path is relative and the current folder was removed
+        return f"the current folder cannot be found ({error.strerror}); use an absolute path"
     return None
 
 
@@ -93,20 +93,22 @@ def transaction(connection: sqlite3.Connection, what: str) -> Iterator[None]:
 def rolled_back(connection: sqlite3.Connection) -> bool:
     """Roll back. Never raises: an error is already on its way to the caller.
 
-    False if SQLite refused: then the connection is closed, which undoes it too.
+    False if SQLite refused: then the connection is closed, which has the same effect.
     """
     try:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        _log.warning("ROLLBACK: %s. The connection is closed instead, which undoes the same", error)
+        _log.warning(
+            "ROLLBACK failed: %s. The connection is closed instead, which has the same effect", error
+        )
         connection.close()
         return False
     return True
 
 
 def set_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. Processes that open a new file at the same time collide here, and SQLite's busy timeout does not apply."""
+    """Switch to WAL, and retry while other processes open the same new file: SQLite's busy timeout does not apply here."""
     deadline = SYSTEM_CLOCK.monotonic() + BUSY_SECONDS
     while True:
         try:

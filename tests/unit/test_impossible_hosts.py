@@ -55,8 +55,7 @@ def test_texts() -> None:
     assert not impossible_text("\U0001f600 é\x01")
     for dsn in ("sqlite:///a%00b.db", "sqlite:///a\0b.db", "sqlite:///\udcff.db", "postgresql://u@h/x?a=%00"):
         assert (
-            misread_url(dsn)
-            == "it has a NUL or half a surrogate pair in it, which no name and no path can have"
+            misread_url(dsn) == "it contains a NUL or a lone surrogate, which no name and no path can contain"
         )
     assert misread_url("sqlite:////var/lib/" + "x" * 100 + "..db") is None
 

@@ -1,4 +1,4 @@
-"""The command `conquiet`: its verbs, and the one place where errors become a line and an exit code."""
+"""The command `conquiet`: its verbs, and the one place that turns errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["app", "run"]
 
 _EXITS = "\n".join(["\b", "Exit codes:", *(f"  {code.value:<4} {text}" for code, text in MEANINGS.items())])
 _PLACES = """\b
-Settings, the first that is there: a flag, CONQUIET_…, DATABASE_URL or
+Settings, the first found: a flag, CONQUIET_…, DATABASE_URL or
 REDIS_URL, conquiet.toml in this folder. Each verb has --json, --debug, --help."""
 
 app = typer.Typer(
@@ -56,16 +56,14 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="The version, and nothing else.", is_eager=True, callback=_print_version
-        ),
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """What every verb passes through."""
+    """The options of `conquiet` itself."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code. Nothing is raised, and nothing but --debug shows a traceback."""
+    """Run one command and return its exit code. Never raises; only --debug shows a traceback."""
     session.begin()
     session.debug = bool(os.environ.get("CONQUIET_DEBUG"))
     try:
@@ -74,7 +72,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _usage(error)
     except typer.Abort:
         return session.failed(KeyboardInterrupt())
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, it is told in one line
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error is reported in one line
         return session.failed(error)
     return code if isinstance(code, int) else Exit.DONE
 

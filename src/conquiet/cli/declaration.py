@@ -58,7 +58,7 @@ class _Verb(TyperCommand):
 
 
 def _shared_options() -> list[Any]:
-    """Made by Typer from `_options`. They act by their callbacks, so that verbs need no parameters for them."""
+    """Typer makes them from `_options`. They act through callbacks, so that verbs need no parameters for them."""
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_options)
     options = [option for option in typer.main.get_command(carrier).params if option.name != "help"]
@@ -81,7 +81,7 @@ def _set_config(value: str | None) -> None:
 
 def _options(
     json: Annotated[
-        bool, typer.Option("--json", help="The result as JSON.", callback=_set_json, is_eager=True)
+        bool, typer.Option("--json", help="Print the result as JSON.", callback=_set_json, is_eager=True)
     ] = False,
     debug: Annotated[
         bool,
@@ -91,7 +91,7 @@ def _options(
         str | None,
         typer.Option(
             "--config",
-            help="Settings, instead of ./conquiet.toml (CONQUIET_CONFIG).",
+            help="Settings file, instead of ./conquiet.toml (CONQUIET_CONFIG).",
             metavar="FILE",
             callback=_set_config,
             is_eager=True,

@@ -34,12 +34,12 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "done",
-    Exit.REFUSED: "not done, or found wrong: no such job or queue, a state that does not allow it, a failed check",
-    Exit.USAGE: "the command itself: a flag, a setting, a DSN or a payload is missing or wrong",
+    Exit.REFUSED: "refused, or a check failed: no such job or queue, or its state does not allow it",
+    Exit.USAGE: "usage: a flag, a setting, a DSN or a payload is missing or invalid",
     Exit.UNREACHABLE: "a server or a database file cannot be reached, or refuses the password",
     Exit.MISSING: "a package or a program is not installed",
-    Exit.SCHEMA: "the database has no job tables, or those of another version: conquiet migrate",
-    Exit.BUG: "an error nobody expected: run it again with --debug, and report it",
+    Exit.SCHEMA: "the database has no job tables, or another schema version: conquiet migrate",
+    Exit.BUG: "an unexpected error: run it again with --debug, and report it",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }
 
@@ -60,10 +60,10 @@ _CORRECTIONS = {
     AccessProblem.ADDRESS: "correct {origin}",
     AccessProblem.CREDENTIALS: "check the user and the password in {origin}",
     AccessProblem.NO_DATABASE: "create that database, or correct {origin}",
-    AccessProblem.FOREIGN_FILE: "{origin} names a file that SQLite did not write",
-    AccessProblem.FILE_ACCESS: "check that the folder exists and may be written to, or correct {origin}",
+    AccessProblem.FOREIGN_FILE: "{origin} names a file that is not a SQLite database",
+    AccessProblem.FILE_ACCESS: "check that the folder exists and is writable, or correct {origin}",
     AccessProblem.LOCKED: "another process holds its write lock: try again",
-    None: "check that the server runs, and {origin}",
+    None: "check that the server is running, and {origin}",
 }
 
 
@@ -72,10 +72,10 @@ def exit_of(error: BaseException) -> Exit:
 
 
 def advice(error: BaseException, used: dict[str, Found]) -> str:
-    """What happened and what to do, in one line; `used` are the settings this command went by."""
+    """What happened and what to do, in one line; `used` are the settings that this command used."""
     text = " ".join(str(error).split()) or type(error).__name__
     if exit_of(error) is Exit.BUG:
-        return f"{type(error).__qualname__}: {text} (nobody expected this: run it again with --debug)"
+        return f"{type(error).__qualname__}: {text} (unexpected: run it again with --debug)"
     if isinstance(error, SchemaVersionError) and error.found:
         return f"{error.found}: {'stop the workers, then run' if error.in_use else 'run'}: conquiet migrate"
     if isinstance(error, ConfigError) and error.problem and (origin := _origin(error, used)):
@@ -92,9 +92,9 @@ def _origin(error: BaseException, used: dict[str, Found]) -> str | None:
 
 
 def without_secrets(text: str, used: dict[str, Found]) -> str:
-    """`text` without passwords: what looks like one, and what is one in the settings of this command.
+    """`text` without passwords: those that look like one, and those in the settings of this command.
 
-    A DSN that cannot be parsed may be quoted in pieces, which look like nothing: so each piece of it is hidden.
+    A driver may quote parts of a DSN that it cannot parse, so each part of the password is hidden.
     """
     for found in used.values():
         before, at, _ = str(found.value).rpartition("@")
@@ -103,8 +103,8 @@ def without_secrets(text: str, used: dict[str, Found]) -> str:
             pieces = {
                 secret,
                 *(piece for piece in secret.split() if len(piece) > 3),
-            }  # shorter ones are words, too
+            }  # shorter parts may be ordinary words
             for piece in sorted(pieces, key=len, reverse=True):
                 text = text.replace(piece, "***")
-    # What stands in an example is not a secret.
+    # The password of an example is not a secret.
     return _EXAMPLE.join(redact(part) for part in text.split(_EXAMPLE))

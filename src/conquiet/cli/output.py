@@ -1,4 +1,4 @@
-"""What a command says: a result on standard output, for people or as JSON; everything else on standard error."""
+"""The output of a command: the result on standard output, as text or JSON; everything else on standard error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Session:
         self.settings = Settings()
 
     def result(self, data: Any, *texts: Any) -> None:
-        """`data` as one line of JSON, or `texts` (strings, or tables and such of Rich) for people."""
+        """Print `data` as one line of JSON, or `texts` (strings or Rich objects such as tables) for people."""
         if self.json:
             print(json.dumps(data, ensure_ascii=False), flush=True)
             return
@@ -40,7 +40,7 @@ class Session:
                 self._console().print(text)
 
     def note(self, text: str) -> None:
-        """For people only, beside the result."""
+        """Print `text` on standard error, unless the output is JSON."""
         if not self.json:
             print(printable(text), file=sys.stderr, flush=True)
 
@@ -58,7 +58,7 @@ class Session:
         return table
 
     def failed(self, error: BaseException) -> Exit:
-        """Say what happened in one line, on standard error; the code to exit with."""
+        """Report `error` in one line on standard error, and return the exit code."""
         used, code = self.settings.used, exit_of(error)
         if self.debug and not isinstance(error, KeyboardInterrupt):
             trace = "".join(traceback.format_exception(error))

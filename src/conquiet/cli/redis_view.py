@@ -22,7 +22,7 @@ from conquiet.queue.wire import Exchange, as_mapping, name_of, pack, parse_entri
 
 __all__ = ["PendingEntry", "RedisLook"]
 
-_NOBODY = "nobody"  # stands for the group and the consumer in calls that use neither
+_NOBODY = "nobody"  # placeholder for the group and the consumer in calls that use neither
 
 
 class PendingEntry(NamedTuple):
@@ -54,7 +54,7 @@ class RedisLook:
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def groups(self, stream: str) -> list[str]:
-        """The groups of a stream that exists; UnknownNameError, if it does not."""
+        """The groups of a stream; UnknownNameError if the stream does not exist."""
         kind = self.ask(f"look at stream {stream!r}", "TYPE", stream).decode()
         if kind == "none":
             raise UnknownNameError(f"there is no stream {stream!r}{self._others()}")
@@ -115,7 +115,7 @@ class RedisLook:
         return (
             f"; streams on that server: {found}"
             if found
-            else "; that server has none that is found at a glance"
+            else "; no streams were found on that server by a quick scan"
         )
 
 
@@ -131,7 +131,7 @@ def _shown(entries: Any, stream: str) -> list[dict[str, Any]]:
 
 
 def _moment(entry_id: str) -> str:
-    """When it was added, by Redis's clock; empty for an explicit id that is not a time."""
+    """When the entry was added, by Redis's clock; empty if the id was given explicitly and is not a time."""
     try:
         return datetime.fromtimestamp(int(entry_id.partition("-")[0]) / 1000, UTC).isoformat(
             timespec="milliseconds"

@@ -62,7 +62,7 @@ SETTINGS = {
 
 class Found(NamedTuple):
     value: Any
-    origin: str  # as a person would name it: "--dsn", "DATABASE_URL", "dsn in conquiet.toml"
+    origin: str  # for messages: "--dsn", "DATABASE_URL", "dsn in conquiet.toml"
 
 
 class Settings:
@@ -74,13 +74,13 @@ class Settings:
         self.used: dict[str, Found] = {}
 
     def need(self, setting: Setting, flag: Any = None) -> Any:
-        """The value, or SettingsError with every place where it could have been given."""
+        """The value; a SettingsError lists every place where it can be set."""
         found = self.find(setting, flag)
         if found is None:
-            # A URL of a database or a server is told by its variable, as it has a password more often than not.
+            # The variables are named, too: a URL often contains a password, which does not belong on a command line.
             given = [f"give {setting.flag} {setting.example}", f"or set {' or '.join(setting.variables)}"]
             given.append(f"or write {setting.key} = {_toml(setting)} into {self.file or _FILE}")
-            raise SettingsError(f"no {setting.what} is named: {', '.join(given)}")
+            raise SettingsError(f"no {setting.what} is given: {', '.join(given)}")
         return found.value
 
     def find(self, setting: Setting, flag: Any = None) -> Found | None:
@@ -92,10 +92,10 @@ class Settings:
     def _find(self, setting: Setting, flag: Any) -> Found | None:
         if flag is not None:
             if flag == "":
-                raise SettingsError(f"{setting.flag} is empty: give it as {setting.example}")
+                raise SettingsError(f"{setting.flag} is empty: give a value such as {setting.example}")
             return Found(flag, setting.flag)
         for variable in setting.variables:
-            if text := self._environment.get(variable):  # set to nothing is not set
+            if text := self._environment.get(variable):  # an empty variable counts as unset
                 return Found(_of_text(setting, text, variable), variable)
         path, written = self.written()
         if setting.key in written:
@@ -103,7 +103,7 @@ class Settings:
         return None
 
     def written(self) -> tuple[Path, dict[str, Any]]:
-        """The file and what it says; nothing, if there is none and none was named."""
+        """The file and its contents; empty if there is no file and none was named."""
         named = self.file or self._environment.get(_FILE_VARIABLE)
         path = Path(named or _FILE)
         try:
@@ -127,9 +127,7 @@ def _check(path: Path, written: dict[str, Any]) -> None:
     for key, value in written.items():
         setting = SETTINGS.get(key)
         if setting is None:
-            raise SettingsError(
-                f"{path} has a key {key!r} that means nothing: it may have {', '.join(SETTINGS)}"
-            )
+            raise SettingsError(f"{path} has an unknown key {key!r}: it may have {', '.join(SETTINGS)}")
         if type(value) is not setting.kind or value == "":
             raise SettingsError(f"{path}: {key} is written as {key} = {_toml(setting)}")
 

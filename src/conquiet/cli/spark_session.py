@@ -1,4 +1,4 @@
-"""What the Spark verbs share: a session, checks of inputs before it starts, its errors as one line."""
+"""What the Spark verbs share: the session, checks of the inputs before it starts, Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["MasterFlag", "format_of", "session_of"]
 MasterFlag = Annotated[
     str | None,
     typer.Option(
-        "--master", help="Spark's master; all cores of this machine.", metavar="URL", show_default=False
+        "--master",
+        help="Spark's master; default: all cores of this machine.",
+        metavar="URL",
+        show_default=False,
     ),
 ]
 
@@ -27,8 +30,10 @@ _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".ndjson":
 
 
 def format_of(path: str, given: str | None, flag: str) -> str:
-    """parquet, json or csv, by the name of the file; a folder is Parquet. A local path must exist: Spark takes long to
-    say that it does not."""
+    """parquet, json or csv, from the name of the file; a folder is Parquet.
+
+    A missing local path is refused here: Spark takes long to report it.
+    """
     if "://" not in path and not any(sign in path for sign in "*?[{") and not Path(path).exists():
         raise SettingsError(f"there is no file or folder {path}, which {flag} names")
     known = sorted(set(_FORMATS.values()))
@@ -40,7 +45,7 @@ def format_of(path: str, given: str | None, flag: str) -> str:
     if suffix in _FORMATS:
         return _FORMATS[suffix]
     if suffix and not Path(path).is_dir():
-        raise SettingsError(f"what is in {path}? Give {flag}-format, one of {', '.join(known)}")
+        raise SettingsError(f"the format of {path} is unknown: give {flag}-format, one of {', '.join(known)}")
     return "parquet"
 
 
@@ -63,7 +68,7 @@ def _spark_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Py4J raises what PySpark has no class for.
+        # Py4J raises errors for which PySpark has no class.
         if not isinstance(error, PySparkException) and not type(error).__module__.startswith("py4j"):
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

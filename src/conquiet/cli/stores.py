@@ -1,4 +1,4 @@
-"""The job store a verb works on."""
+"""The job store that a verb works on."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def store_dsn(flag: str | None) -> str:
     dsn = str(session.settings.need(DSN, flag))
     if dsn.startswith("memory://"):
         raise SettingsError(
-            f"{session.settings.used[DSN.key].origin} is memory://, which ends with the process: there is nothing to "
-            f"look at from here; give --dsn {DSN.example}"
+            f"{session.settings.used[DSN.key].origin} is memory://, which exists only inside its process "
+            f"and cannot be opened from here: give --dsn {DSN.example}"
         )
     return dsn
 

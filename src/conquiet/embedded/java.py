@@ -20,8 +20,8 @@ __all__ = ["JavaRuntime", "find_java", "prepare_spark_environment"]
 
 _OLDEST = 17
 _INSTALL = 'pip install "conquiet[java]"'
-# Spark asks for this module on every start; a runtime without it refuses to start at all. Spark itself
-# does without (it only makes some linear algebra faster).
+# Spark requests this module on every start, and a runtime without it refuses to start. Spark itself can work without
+# the module (it only makes some linear algebra faster).
 _MODULE = "jdk.incubator.vector"
 
 
@@ -30,14 +30,14 @@ class JavaRuntime:
     home: Path
     version: str
     origin: str
-    """Where it was found, and what was passed over before."""
+    """Where it was found, and which others were rejected before."""
 
     def describe(self) -> str:
         return f"java {self.version} from {self.origin}"
 
 
 def find_java(env: Mapping[str, str] | None = None) -> JavaRuntime:
-    """The first Java of version 17 or newer; its home is fit to be Spark's JAVA_HOME."""
+    """The first Java of version 17 or newer; its home can be used as Spark's JAVA_HOME."""
     env = os.environ if env is None else env
     passed_over: list[str] = []
     for program, origin, home in _places(env):
@@ -46,7 +46,7 @@ def find_java(env: Mapping[str, str] | None = None) -> JavaRuntime:
         except _UnusableError as reason:
             passed_over.append(f"{origin} {program}: {reason}")
             continue
-        # JAVA_HOME stays as it was set: it may be one that we generated.
+        # A given JAVA_HOME is kept: it may be one that we generated.
         runtime_home = _fit_for_spark(home or own_home, env)
         note = f" (not {'; '.join(passed_over)})" if passed_over else ""
         return JavaRuntime(runtime_home, version, origin + note)
@@ -57,7 +57,7 @@ def find_java(env: Mapping[str, str] | None = None) -> JavaRuntime:
 
 
 def prepare_spark_environment(env: MutableMapping[str, str] | None = None) -> JavaRuntime:
-    """Set JAVA_HOME, and have Spark's Python workers run this very interpreter. Before the first session."""
+    """Set JAVA_HOME, and make Spark's Python workers use this interpreter. Call it before the first session."""
     env = os.environ if env is None else env
     java = find_java(env)
     env["JAVA_HOME"] = str(java.home)
@@ -66,7 +66,7 @@ def prepare_spark_environment(env: MutableMapping[str, str] | None = None) -> Ja
 
 
 class _UnusableError(Exception):
-    """Why a Java is not taken, as the end of a sentence."""
+    """Why a Java is not used, as the end of a sentence."""
 
 
 def _places(env: Mapping[str, str]) -> Iterator[tuple[Path, str, Path | None]]:
@@ -82,7 +82,7 @@ def _places(env: Mapping[str, str]) -> Iterator[tuple[Path, str, Path | None]]:
 
 
 def _examine(program: Path, env: Mapping[str, str]) -> tuple[str, Path]:
-    """Version and home, as the program itself tells them: on PATH it may be a link or a script."""
+    """Version and home, as the program itself reports them: on PATH it may be a link or a script."""
     try:
         said = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -108,7 +108,7 @@ def _examine(program: Path, env: Mapping[str, str]) -> tuple[str, Path]:
 
 
 def _fit_for_spark(home: Path, env: Mapping[str, str]) -> Path:
-    """`home` itself, or a generated one in front of it if it lacks the module Spark asks for."""
+    """`home` itself, or a generated one that wraps it if it lacks the module that Spark requests."""
     release = home / "release"
     modules = re.search(r'^MODULES="(.*)"$', release.read_text(), re.MULTILINE) if release.is_file() else None
     if modules is None or _MODULE in modules[1].split():
@@ -120,8 +120,8 @@ def _fit_for_spark(home: Path, env: Mapping[str, str]) -> Path:
         except OSError as error:
             refusals.append(str(error))
     raise MissingDependencyError(
-        f"{home} lacks the module {_MODULE}, and no folder to adapt it in can be written "
-        f"({'; '.join(refusals)}). Set XDG_CACHE_HOME to a folder that can"
+        f"{home} lacks the module {_MODULE}, and no folder for an adapted copy is writable "
+        f"({'; '.join(refusals)}). Set XDG_CACHE_HOME to a writable folder"
     )
 
 
@@ -132,7 +132,7 @@ def _cache_folders(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _generate(home: Path, cache: Path) -> Path:
-    """A JAVA_HOME whose `java` drops the module. The same runtime gives the same folder, made in one step."""
+    """A JAVA_HOME whose `java` drops the module. Each runtime has one folder, which is created atomically."""
     script = _SCRIPT.replace("@MODULE@", _MODULE).replace("@JAVA@", shlex.quote(str(home / "bin" / "java")))
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = cache.stat()
@@ -145,7 +145,7 @@ def _generate(home: Path, cache: Path) -> Path:
             try:
                 os.rename(Path(draft, "home"), made)
             except OSError:
-                # Another process was quicker. Whatever else stands there is not ours to remove.
+                # Another process was faster. Anything else at that path is not ours to remove.
                 if not (made / "bin" / "java").is_file():
                     raise
     if not os.access(made / "bin" / "java", os.X_OK):
@@ -155,7 +155,7 @@ def _generate(home: Path, cache: Path) -> Path:
 
 def _fill(made: Path, home: Path, script: str) -> None:
     (made / "bin").mkdir(parents=True)
-    # `release` is left out: it would tell this very module that the home has to be adapted once more.
+    # `release` is omitted: with it `_fit_for_spark` would adapt the generated home again.
     for source in [*home.iterdir(), *(home / "bin").iterdir()]:
         if source.name not in ("bin", "release", "java"):
             (made / source.relative_to(home)).symlink_to(source)
@@ -164,7 +164,7 @@ def _fill(made: Path, home: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-# Only java's own options are looked at: from the main class on, arguments belong to the program.
+# Only java's own options are examined: from the main class on, arguments belong to the program.
 _SCRIPT = """\
 #!/bin/sh
 # Generated by conquiet: java without the module @MODULE@, which this runtime lacks.

@@ -14,10 +14,10 @@ _random = random.SystemRandom()  # not the shared generator, which tests seed
 
 
 def free_port() -> int:
-    """A port nobody listens on, outside the range from which outgoing connections get theirs.
+    """A port that is not in use, outside the range of ports for outgoing connections.
 
-    Inside that range, a client that reconnects in a loop while its server is down can be given the very
-    port it calls: it then talks to itself, and the server cannot come back.
+    Inside that range, a client that reconnects in a loop while its server is down can be given the port that it
+    connects to: it then talks to itself, and the server cannot start again.
     """
     low, high = _outgoing_range()
     ports = [port for port in range(_LOWEST, _HIGHEST + 1) if not low <= port <= high]

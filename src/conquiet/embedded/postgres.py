@@ -32,15 +32,15 @@ _PROTOCOL_3 = 196_608
 
 
 class PostgresServer(PrivateServer):
-    """A PostgreSQL (14 or newer) of one's own, with a random password on its loopback port.
+    """A private PostgreSQL (14 or newer) on a loopback port, with a random password.
 
-    With `fsync` (the default) a commit is durable as it is in production. Without, it is faster, and what was
-    committed in the last moments before a `kill` may be gone after it.
+    With `fsync` (the default) a commit is as durable as in production. Without it the server is faster, and the last
+    commits before a `kill` may be lost.
     """
 
-    # Fast shutdown: SIGTERM would wait for every client to leave.
+    # Fast shutdown: SIGTERM would wait for every client to disconnect.
     _STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGINT
-    # After a kill -9 the next start may be refused until the kernel has put the last process away.
+    # After a kill -9 the next start may be refused until the kernel has removed the last process.
     _PASSING: ClassVar[tuple[str, ...]] = (
         *PrivateServer._PASSING,
         "pre-existing shared memory block",
@@ -58,9 +58,7 @@ class PostgresServer(PrivateServer):
     ) -> None:
         given = {name.lower(): value for name, value in (settings or {}).items()}
         if refused := sorted(_OURS & given.keys()):
-            raise ValueError(
-                f"settings may not hold {', '.join(refused)}: a private server decides that itself"
-            )
+            raise ValueError(f"settings may not set {', '.join(refused)}: a private server sets it itself")
         self._settings = [_line(name, value) for name, value in _with_our_own(given, fsync).items()]
         self._password = secrets.token_urlsafe(24)
         super().__init__(find_postgres(binary), base_folder, ready_timeout)
@@ -78,7 +76,7 @@ class PostgresServer(PrivateServer):
         return self._dsn_of(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, if it is there, also from under its clients."""
+        """Drop a database if it exists, and disconnect its clients."""
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
 
     def _dsn_of(self, database: str) -> str:
@@ -113,7 +111,7 @@ class PostgresServer(PrivateServer):
                     "--auth=scram-sha-256",
                     "--encoding=UTF8",
                     "--locale=C",
-                    # Only the making of the empty cluster goes unsynced; the server syncs as it should.
+                    # Only the creation of the empty cluster is not synced; the server syncs normally.
                     "--no-sync",
                     "--no-instructions",
                 ]
@@ -127,11 +125,11 @@ class PostgresServer(PrivateServer):
         return [str(self.binary.program), "-D", str(self._data), "-p", str(self.port)]
 
     def _environment(self) -> dict[str, str]:
-        # PGDATA, PGPORT, PGOPTIONS… of the person at the keyboard are about another server.
+        # The user's PGDATA, PGPORT, PGOPTIONS… refer to another server.
         return {name: value for name, value in super()._environment().items() if not name.startswith("PG")}
 
     def _answers(self, pid: int) -> bool:
-        # The lock file proves that it is ours; a connection, that it really takes one.
+        # The lock file proves that the server is ours, a connection that it accepts connections.
         try:
             lock = (self._data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
@@ -141,7 +139,9 @@ class PostgresServer(PrivateServer):
         hello = struct.pack("!i", _PROTOCOL_3) + f"user\0{_USER}\0database\0postgres\0\0".encode()
         with socket.create_connection((self.host, self.port), timeout=1.0) as connection:
             connection.sendall(struct.pack("!i", len(hello) + 4) + hello)
-            return connection.recv(1) == b"R"  # it asks who we are; "E" would be: still starting up
+            return (
+                connection.recv(1) == b"R"
+            )  # a request for authentication; "E" means that it is still starting up
 
     @property
     def _data(self) -> Path:
@@ -157,7 +157,7 @@ def _with_our_own(given: Mapping[str, SettingValue], fsync: bool) -> dict[str, S
         "listen_addresses": LOOPBACK,
         "unix_socket_directories": "",
         "logging_collector": False,
-        # In the data folder, so that a kill -9 leaves nothing in /dev/shm.
+        # Kept in the data folder, so that a kill -9 leaves nothing in /dev/shm.
         "dynamic_shared_memory_type": "mmap",
     }
 
@@ -169,6 +169,6 @@ def _line(name: str, value: SettingValue) -> str:
         value = "on" if value else "off"
     text = str(value)
     if "\n" in text or "\0" in text:
-        raise ValueError(f"the PostgreSQL setting {name} holds a line break")
+        raise ValueError(f"the PostgreSQL setting {name} contains a line break or NUL")
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"{name} = '{escaped}'\n"

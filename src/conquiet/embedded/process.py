@@ -1,4 +1,4 @@
-"""A private folder, the one program that runs in it, and the guardian that clears both away."""
+"""A private folder, the one program that runs in it, and the guardian that removes both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from conquiet.errors import ServerError, redact
 
 __all__ = ["GuardedProcess"]
 
-# The program is held back until the guardian knows its process group. If this process dies in between, the
-# input ends, `read` fails, and there is nothing to clear away.
+# The program does not start until the guardian knows its process group. If this process dies before that, the
+# input ends, `read` fails, and there is nothing to remove.
 _HELD_BACK = 'read -r go && exec "$@" </dev/null'
 
 
 @contextlib.contextmanager
 def _held_back(signals: Collection[signal.Signals]) -> Iterator[None]:
-    """A process started in here is not ended by these signals before it can ignore them: it inherits the mask."""
+    """A process started in the block inherits the mask: these signals cannot end it before it ignores them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -33,7 +33,7 @@ def _held_back(signals: Collection[signal.Signals]) -> Iterator[None]:
 
 
 class GuardedProcess:
-    """Runs one program at a time in a folder of its own; after `clear`, or our death, nothing is left."""
+    """Runs one program at a time in a private folder; after `clear`, or our death, nothing is left."""
 
     def __init__(self, name: str, program: Path, base_folder: Path, account: Account) -> None:
         folder = base_folder / f"conquiet-{name}-{secrets.token_hex(8)}"
@@ -42,8 +42,8 @@ class GuardedProcess:
         self._program = os.path.realpath(program)
         self._account = account
         self._running: subprocess.Popen[bytes] | None = None
-        # The guardian comes first and knows the name beforehand: there is no moment in which a folder or a
-        # process exists that nobody would clear away.
+        # The guardian starts first and knows the name of the folder: at no moment does a folder or a process exist
+        # without a guardian.
         with _held_back(guardian.IGNORED):
             self._guardian = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, str(self.owner), str(folder), self._program],
@@ -57,7 +57,7 @@ class GuardedProcess:
         try:
             folder.mkdir(mode=0o700)
         except OSError:
-            self._tell_guardian("done")  # whatever stands there is not ours
+            self._tell_guardian("done")  # whatever is at that path is not ours
             self._dismiss_guardian()
             raise
         try:
@@ -68,16 +68,16 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The leading process, as long as it lives."""
+        """The leading process while it is alive."""
         return self._running.pid if self._running and self._running.poll() is None else None
 
     @property
     def status(self) -> int | None:
-        """How the last program ended; None while it runs, or after `kill`."""
+        """The exit status of the last program; None while it runs, or after `kill`."""
         return self._running.poll() if self._running else None
 
     def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a program in the folder; what it prints goes to the log."""
+        """Start a program in the folder; its output goes to the log."""
         self.kill()
         with open(self._log, "ab") as log:
             process = self._running = subprocess.Popen(
@@ -88,7 +88,7 @@ class GuardedProcess:
                 bufsize=0,
                 cwd=self.folder,
                 env=environment,
-                # Out of reach of the terminal's Ctrl-C: a test that is interrupted may still need its server.
+                # Not reached by Ctrl-C in the terminal: an interrupted test may still need its server.
                 start_new_session=True,
                 user=self._account.uid,
                 group=self._account.gid,
@@ -98,13 +98,13 @@ class GuardedProcess:
         with process.stdin:
             if not self._tell_guardian(f"group {process.pid}"):
                 raise ServerError(
-                    "the guardian of this server was killed, so nothing would clear the server away if this "
+                    "the guardian of this server was killed, so the server would not be removed if this "
                     "process died: close() the server and start it again"
                 )
             process.stdin.write(b"go\n")
 
     def wait(self, timeout: float) -> int | None:
-        """Wait for the end of the program; None if it still runs."""
+        """Wait for the end of the program; None if it is still running."""
         if self._running is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._running.wait(timeout)
@@ -119,13 +119,13 @@ class GuardedProcess:
             guardian.send(pid, number)
 
     def freeze(self, patience: float = 10.0) -> None:
-        """SIGSTOP, and return only when every process stands still."""
+        """Send SIGSTOP; returns when every process is stopped."""
         frozen = guardian.freeze(self._group, str(self.folder), self._program, patience)
         if moving := [pid for pid, state in frozen.items() if state not in guardian.STOPPED_STATES]:
             raise ServerError(f"processes {moving} do not stop on SIGSTOP")
 
     def kill(self) -> None:
-        """SIGKILL for whatever is left; returns when nothing is."""
+        """Send SIGKILL to all processes; returns when none is left."""
         if self._running is None:
             return
         guardian.end_processes(self._group, str(self.folder), self._program)
@@ -134,7 +134,7 @@ class GuardedProcess:
         self._tell_guardian("group 0")
 
     def clear(self) -> None:
-        """Kill, and remove the folder. If that fails, the guardian goes on trying."""
+        """Kill, and remove the folder. If that fails, the guardian tries again."""
         try:
             self.kill()
             guardian.clear(0, str(self.folder), self._program)
@@ -146,7 +146,7 @@ class GuardedProcess:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def log_since(self, start: int, lines: int = 20) -> str:
-        """The last lines of what was logged after the first `start` bytes, without passwords."""
+        """The last lines of the log after its first `start` bytes, without passwords."""
         if not self._log.exists():
             return ""
         with open(self._log, "rb") as log:
@@ -170,7 +170,7 @@ class GuardedProcess:
         return True
 
     def _dismiss_guardian(self) -> None:
-        """Let it end: at once if it was told that all is done, after clearing away if not."""
+        """Let it end: immediately after `done`, otherwise after it has removed everything."""
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
         self._guardian.wait()

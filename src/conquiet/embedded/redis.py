@@ -18,7 +18,7 @@ __all__ = ["RedisServer"]
 AppendFsync = Literal["always", "everysec", "no"]
 ConfigValue = str | int | bool | Sequence[str]
 
-# Where it runs and what it writes is ours to say; everything else may be set.
+# Where the server runs and what it writes is fixed; everything else may be set.
 _OURS = {
     "appendfsync", "appendonly", "bind", "daemonize", "dir", "include", "logfile", "pidfile", "port",
     "supervised", "tls-port", "unixsocket",
@@ -26,10 +26,10 @@ _OURS = {
 
 
 class RedisServer(PrivateServer):
-    """A Redis (7 or newer) or Valkey server of one's own.
+    """A private Redis (7 or newer) or Valkey server.
 
-    `restart` always keeps the data. After `kill` there is what the append-only file holds: nothing without
-    `appendonly`, everything that was answered with `appendfsync="always"`.
+    `restart` always keeps the data. `kill` keeps the contents of the append-only file: nothing without `appendonly`,
+    everything that was answered with `appendfsync="always"`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RedisServer(PrivateServer):
             raise ValueError(f"appendfsync is one of {', '.join(get_args(AppendFsync))}, not {appendfsync!r}")
         self._config = {name.lower(): value for name, value in (config or {}).items()}
         if refused := sorted(_OURS & self._config.keys()):
-            raise ValueError(f"config may not set {', '.join(refused)}: a private server decides that itself")
+            raise ValueError(f"config may not set {', '.join(refused)}: a private server sets it itself")
         self._appendonly, self._appendfsync = appendonly, appendfsync
         super().__init__(find_redis(binary), base_folder, ready_timeout)
 
@@ -64,10 +64,10 @@ class RedisServer(PrivateServer):
         os.mkdir(self.folder / "data")
 
     def _command(self) -> list[str]:
-        # A file, not arguments: those can be read by every user of the machine.
+        # A file, because every user of the machine can read the arguments of a process.
         settings: dict[str, ConfigValue] = {
             "save": "",
-            # Ended politely, it saves even without save points: that is what `restart` stands on.
+            # On SIGTERM it saves even without save points: `restart` relies on that.
             "shutdown-on-sigterm": "save",
             **self._config,
             "bind": self.host,
@@ -91,10 +91,10 @@ class RedisServer(PrivateServer):
                 _ask(wire, "AUTH", self._password)
             ping = _ask(wire, "PING")
             if ping.startswith((b"-NOAUTH", b"-NOPERM")):
-                # Under access rules of its own we cannot ask for more; otherwise it is somebody else's.
+                # With its own access rules we cannot ask for more; without them it is not our server.
                 return bool(self._config.keys() & {"aclfile", "user"})
             if ping != b"+PONG":
-                return False  # -LOADING: it reads its data
+                return False  # -LOADING: it is reading its data
             return f"process_id:{pid}".encode() in _ask(wire, "INFO", "server").split()
 
 
@@ -106,7 +106,7 @@ def _line(name: str, value: ConfigValue) -> str:
 
 
 def _quoted(word: str) -> str:
-    """In double quotes, as Redis reads its configuration: anything unusual as \\xNN."""
+    """`word` in double quotes, as in a Redis configuration file: unusual characters as \\xNN."""
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\x{byte:02x}"
         for byte in word.encode()
@@ -115,7 +115,7 @@ def _quoted(word: str) -> str:
 
 
 def _ask(wire: BufferedRWPair, *words: str) -> bytes:
-    """One command, one reply; enough of the protocol for the few questions asked here."""
+    """One command and its reply; implements only as much of the protocol as is needed here."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word.encode()

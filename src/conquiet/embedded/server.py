@@ -21,7 +21,7 @@ from conquiet.errors import ServerError
 
 __all__ = ["PrivateServer"]
 
-# How long a start may wait for what passes by itself: a dying predecessor, a port in its last moments.
+# How long a start waits for temporary obstacles: a dying predecessor, a port that is being released.
 _PATIENCE = 10.0
 _PORTS_TO_TRY = 20
 _PORT_TAKEN = "Address already in use"
@@ -30,15 +30,15 @@ _open_servers: set[PrivateServer] = set()
 
 
 class PrivateServer(ABC):
-    """A server of one's own: on a free loopback port, with its data in a private folder.
+    """A private server on a free loopback port, with its data in a private folder.
 
-    `stop`, `kill` and `restart` keep data and port. `close`, the end of the `with` block and the end of this
-    process, by whatever cause, leave nothing behind. Methods may be called from any thread.
+    `stop`, `kill` and `restart` keep data and port. `close`, the end of the `with` block and the end of this process
+    for any reason remove everything. Methods may be called from any thread.
     """
 
     _STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     _PASSING: ClassVar[tuple[str, ...]] = (_PORT_TAKEN,)
-    """What a server that refused to start may have logged if it is worth trying again in a moment."""
+    """Log messages of a server that failed to start for a temporary reason: the start is tried again."""
 
     def __init__(self, binary: ServerBinary, base_folder: str | Path | None, ready_timeout: float) -> None:
         self.binary = binary
@@ -49,7 +49,7 @@ class PrivateServer(ABC):
         self._process: GuardedProcess | None = None
         self._port: int | None = None
 
-    # What people use.
+    # Public methods.
 
     def start(self) -> Self:
         """Start, or start again on the same data and port, and wait until it answers. Idempotent."""
@@ -73,42 +73,42 @@ class PrivateServer(ABC):
             return self
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask it to end, and kill it if it has not done so in time. Data and port stay for `start`."""
+        """Ask the server to stop, and kill it after `timeout`. Data and port stay for `start`."""
         with self._lock:
             if self._process is None:
                 return
             if self.running:
                 self._process.signal_leader(self._STOP_SIGNAL)
-                self._process.signal_all(signal.SIGCONT)  # a paused server hears nothing
+                self._process.signal_all(signal.SIGCONT)  # a paused server does not handle signals
                 self._process.wait(timeout)
             self._process.kill()
 
     def kill(self) -> None:
-        """kill -9, all its processes: no goodbye, nothing flushed. Data and port stay for `start`."""
+        """kill -9 of all its processes: nothing is flushed. Data and port stay for `start`."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered. Returns once every process stands still."""
+        """SIGSTOP: connections stay open, nothing is answered. Returns when every process is stopped."""
         with self._lock:
             self._running_process().freeze()
 
     def resume(self) -> None:
-        """SIGCONT: go on as if nothing had been."""
+        """SIGCONT: the server continues."""
         with self._lock:
             self._running_process().signal_all(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Stop if it runs (also if it was killed or paused) and start on the same data and port."""
+        """Stop the server if it is running or paused, and start it on the same data and port."""
         with self._lock:
             self.stop()
             self.start()
 
     def close(self) -> None:
-        """End it and remove everything it had. Idempotent."""
+        """Stop the server and remove everything that belongs to it. Idempotent."""
         process = self._process
-        # A forked copy of the owner runs the same exit handlers, and must not take the server with it.
+        # A forked copy of the owner runs the same exit handlers and must not remove the server.
         if process is None or os.getpid() != process.owner:
             return
         with self._lock:
@@ -128,7 +128,7 @@ class PrivateServer(ABC):
         return f"<{type(self).__name__} {self.describe()}>"
 
     def describe(self) -> str:
-        """One line: which server and version, where its binary came from, on which port it runs."""
+        """One line: server and version, origin of the binary, port."""
         port = f"port {self._port}" if self._port else ""
         return ", ".join(part for part in (self.binary.describe(), self._account.note, port) if part)
 
@@ -159,7 +159,7 @@ class PrivateServer(ABC):
 
     @property
     def folder(self) -> Path:
-        """The private folder, with its data and its log."""
+        """The private folder with the data and the log."""
         return self._private().folder
 
     @property
@@ -171,11 +171,11 @@ class PrivateServer(ABC):
     def version(self) -> str:
         return self.binary.version
 
-    # What a kind of server has to say.
+    # Implemented by each kind of server.
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what the first start needs in the private folder."""
+        """Create what the first start needs in the private folder."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -183,18 +183,18 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _answers(self, pid: int) -> bool:
-        """Whether our server (process `pid`, not another one on that port) takes requests.
+        """Whether our server (process `pid`, not another one on that port) accepts requests.
 
-        May raise OSError, which means: not yet.
+        May raise OSError, which means not yet.
         """
 
     def _choose_account(self, base_folder: Path) -> Account:
         return Account()
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "LC_ALL": "C"}  # "C", because we look for words in the log
+        return {**os.environ, "LC_ALL": "C"}  # "C", because we search the log for English messages
 
-    # How a start goes.
+    # Starting.
 
     def _run_until_ready(self, process: GuardedProcess, ports_to_try: int) -> None:
         patience = time.monotonic() + _PATIENCE
@@ -205,7 +205,7 @@ class PrivateServer(ABC):
                 if self._became_ready(process):
                     return
                 status = process.status
-            except BaseException:  # interrupted: half a start is none
+            except BaseException:  # interrupted: do not keep a half-started server
                 process.kill()
                 raise
             process.kill()
@@ -217,7 +217,9 @@ class PrivateServer(ABC):
                 time.sleep(0.1)
             else:
                 how = f"not ready after {self._ready_timeout:g} s" if status is None else f"ended ({status})"
-                raise ServerError(f"{self.describe()}: {how} instead of getting ready; its log ends:\n{said}")
+                raise ServerError(
+                    f"{self.describe()}: {how} instead of becoming ready; its log ends:\n{said}"
+                )
 
     def _became_ready(self, process: GuardedProcess) -> bool:
         deadline = time.monotonic() + self._ready_timeout
@@ -231,7 +233,7 @@ class PrivateServer(ABC):
         return False
 
     def _run_once(self, command: list[str], timeout: float = 60.0) -> None:
-        """Run a command that prepares the folder, to its end, under the same guard as the server."""
+        """Run a command that prepares the folder, and wait for its end; it is guarded like the server."""
         process = self._private()
         log_start = process.log_size()
         process.spawn(command, self._environment())
@@ -251,15 +253,14 @@ class PrivateServer(ABC):
         process = self._private()
         if process.status is not None:
             raise ServerError(
-                f"{self.describe()}: ended by itself with status {process.status}; "
-                f"its log ends:\n{self.log_tail()}"
+                f"{self.describe()}: exited with status {process.status}; its log ends:\n{self.log_tail()}"
             )
         if process.pid is None:
             raise self._not_running()
         return process
 
     def _not_running(self) -> ServerError:
-        return ServerError(f"{self.describe()}: it does not run; call start(), or use it in a with block")
+        return ServerError(f"{self.describe()}: it is not running; call start(), or use it in a with block")
 
 
 @atexit.register

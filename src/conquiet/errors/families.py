@@ -6,24 +6,24 @@ from enum import StrEnum
 
 
 class AccessProblem(StrEnum):
-    """Why a server or a database file gives no access, where that is known: what there is to correct."""
+    """Why a server or a database file cannot be used, if known: what to correct."""
 
-    ADDRESS = "address"  # the DSN or URL cannot be read, or names nothing that can exist
+    ADDRESS = "address"  # the DSN or URL cannot be parsed, or names something that cannot exist
     CREDENTIALS = "credentials"  # the user or the password is refused
-    NO_DATABASE = "no database"  # the server has no database of that name
+    NO_DATABASE = "no database"  # the server has no database with that name
     FOREIGN_FILE = "foreign file"  # the file is not a SQLite database
     FILE_ACCESS = "file access"  # the file cannot be opened, created or written to
     LOCKED = "locked"  # another process holds the write lock
 
 
 class ConquietError(Exception):
-    """The root: `except ConquietError` catches whatever this package raises on purpose."""
+    """The root: `except ConquietError` catches everything that this package raises deliberately."""
 
 
 class ConfigError(ConquietError):
     """A setting or an argument was refused before anything was done. Correct it.
 
-    `problem` is set where the setting is a DSN or a URL.
+    `problem` is set if the setting is a DSN or a URL.
     """
 
     def __init__(self, *args: object, problem: AccessProblem | None = None) -> None:
@@ -32,9 +32,9 @@ class ConfigError(ConquietError):
 
 
 class UnavailableError(ConquietError):
-    """A server, a file or a queue was not reached, or takes nothing now. Try again later.
+    """A server, a file or a queue was not reached, or cannot accept anything now. Try again later.
 
-    Nothing was changed, unless it is an `OutcomeUnknownError`. `problem` says what stands in the way, if it is known.
+    Nothing was changed, unless it is an `OutcomeUnknownError`. `problem` is the cause, if known.
     """
 
     def __init__(self, *args: object, problem: AccessProblem | None = None) -> None:
@@ -43,11 +43,11 @@ class UnavailableError(ConquietError):
 
 
 class OutcomeUnknownError(UnavailableError):
-    """A change was sent and its answer did not come: it may have happened. Read to find out, or repeat it if that is safe."""
+    """A change was sent and no answer came: it may have happened. Read to find out, or repeat it if that is safe."""
 
 
 class RefusedError(ConquietError):
-    """The state of what was asked does not allow it. Nothing was changed; the same call fails again until the state changes."""
+    """The current state does not allow it. Nothing was changed; the same call fails again until the state changes."""
 
 
 class NotFoundError(ConquietError):
@@ -55,4 +55,4 @@ class NotFoundError(ConquietError):
 
 
 class LostError(ConquietError):
-    """Something that the caller relied on is gone or belongs to another by now: a lease, a group, entries, staged rows."""
+    """Something that the caller relied on is gone or has another owner: a lease, a group, entries, staged rows."""

@@ -17,13 +17,13 @@ from conquiet.errors.families import (
 
 
 class PayloadError(ConfigError, ValueError):
-    """A payload that breaks the one JSON rule (`conquiet.payload`). Nothing was sent or stored."""
+    """A payload violates the JSON rule (`conquiet.payload`). Nothing was sent or stored."""
 
 
 class MissingDependencyError(ConquietError, ImportError):
-    """A package or a program is needed and not installed, or not usable.
+    """A required package or program is not installed, or not usable.
 
-    `install` is the command that installs it, where there is one; `chosen` says that a setting names the unusable one.
+    `install` is the command that installs it, if there is one; `chosen` means that a setting names the unusable one.
     """
 
     def __init__(self, message: str, *, install: str = "", chosen: bool = False) -> None:
@@ -37,29 +37,29 @@ class ServerNotFoundError(MissingDependencyError):
 
 
 class SettingsError(ConfigError, ValueError):
-    """A setting of the command line is missing, or is not what it has to be. Nothing was done."""
+    """A setting of the command line is missing or invalid. Nothing was done."""
 
 
 class UnknownNameError(NotFoundError, LookupError):
-    """There is no queue, stream or consumer group of that name, and the command would not make one."""
+    """There is no queue, stream or consumer group with that name, and the command does not create one."""
 
 
 class ServerError(UnavailableError):
-    """An embedded server did not become ready, or ended by itself; the message ends with its log."""
+    """An embedded server did not become ready, or exited; the message ends with its log."""
 
 
 class CallTimeoutError(OutcomeUnknownError, TimeoutError):
-    """A call ran past its time limit. It may have had its effect; on a thread it may still run, see `flow.isolation`."""
+    """A call ran past its time limit. It may have taken effect; on a thread it may still run, see `flow.isolation`."""
 
 
 class AbandonedCallError(LostError):
-    """A call that had been given up after its time limit tried to act for its caller again."""
+    """A call that was abandoned at its time limit tried to act for its caller again."""
 
 
 class AbandonedThreadsError(RefusedError):
-    """As many timed-out calls as are allowed still hold their threads; no further timed call is started.
+    """The allowed number of timed-out calls still hold their threads; no further timed call is started.
 
-    From the Consumer Engine it has a `report`, as every error that ends a consume loop.
+    Raised by the Consumer Engine it has a `report`, like every error that ends a consume loop.
     """
 
     report: Any = None
@@ -70,7 +70,7 @@ class IsolationError(ConquietError):
 
 
 class IsolationConfigError(IsolationError, ConfigError, TypeError):
-    """This function or these arguments cannot be handed to a child process. Nothing was run."""
+    """This function or these arguments cannot be sent to a child process. Nothing was run."""
 
 
 class ProcessDiedError(IsolationError, OutcomeUnknownError):
@@ -78,7 +78,7 @@ class ProcessDiedError(IsolationError, OutcomeUnknownError):
 
 
 class ProcessCallsClosedError(IsolationError, RefusedError):
-    """Its `ProcessCalls` is closed. Nothing was run."""
+    """The `ProcessCalls` is closed. Nothing was run."""
 
 
 class RemoteCallError(IsolationError):
@@ -92,7 +92,7 @@ class RemoteCallError(IsolationError):
 
 
 class PolicyError(ConfigError, ValueError):
-    """A policy with a value that makes no sense, or a key that does not exist. Nothing was run."""
+    """A policy has an invalid value or an unknown key. Nothing was run."""
 
 
 class TaskConfigError(ConfigError, TypeError):
@@ -100,7 +100,7 @@ class TaskConfigError(ConfigError, TypeError):
 
 
 class AsyncCallableError(ConfigError, TypeError):
-    """A class that runs on threads was given a function that gives a coroutine. Use its asyncio variant."""
+    """A class that runs on threads was given a function that returns a coroutine. Use its asyncio variant."""
 
 
 class FlowError(ConquietError):
@@ -116,15 +116,15 @@ class JobError(ConquietError):
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
-    """A refused setting or argument. The store was not called."""
+    """A setting or an argument was refused. The store was not called."""
 
 
 class TaskArgumentError(JobConfigError, TypeError):
-    """Arguments that the task's function would refuse. Nothing was queued."""
+    """The task's function does not accept these arguments. Nothing was queued."""
 
 
 class JobRejectedError(JobError):
-    """A handler says that trying again is of no use: the job is Failed at once, whatever retries it has left."""
+    """Raised by a handler if a retry cannot help: the job is Failed immediately, whatever retries it has left."""
 
 
 class DuplicateJobError(JobError, RefusedError):
@@ -140,7 +140,7 @@ class StaleLeaseError(JobError, LostError):
 
 
 class IllegalTransitionError(JobError, RefusedError):
-    """The job is in a state from which that move does not exist. Nothing was changed."""
+    """The state of the job does not allow this transition. Nothing was changed."""
 
 
 class JobNotFoundError(JobError, NotFoundError, LookupError):
@@ -148,13 +148,13 @@ class JobNotFoundError(JobError, NotFoundError, LookupError):
 
 
 class StoreClosedError(JobError, RefusedError):
-    """The store is closed, or was opened in the parent of this process. Open a new one."""
+    """The store is closed, or was opened in the parent process. Open a new one."""
 
 
 class SchemaVersionError(JobError, RefusedError):
     """The database's schema is older or newer than this release of conquiet expects, or there is none.
 
-    `found` says so without advice, where `migrate` is what helps; `in_use` if workers may be using the old schema.
+    `found` describes it without advice, if `migrate` helps; `in_use` is set if workers may be using the old schema.
     """
 
     def __init__(self, message: str, *, found: str = "", in_use: bool = False) -> None:
@@ -164,25 +164,25 @@ class SchemaVersionError(JobError, RefusedError):
 
 
 class StoreUnavailableError(JobError, UnavailableError):
-    """The store was not reached or refused for now (no connection, locked, full). Nothing was changed."""
+    """The store was not reached, or cannot work now (no connection, locked, full). Nothing was changed."""
 
 
 class DamagedRowError(StoreUnavailableError):
-    """A value that somebody wrote into the table past the store makes a statement fail. Nothing was changed."""
+    """A value that was not written by the store makes a statement fail. Nothing was changed."""
 
 
 class StoreOutcomeUnknownError(StoreUnavailableError, OutcomeUnknownError):
     """The connection broke after a change was sent and before the answer came: it may have happened.
 
-    Of an enqueue, `ids` are those of the jobs in question: enqueueing them again with these ids and
-    `on_duplicate="skip"` is safe.
+    After an enqueue, `ids` are the ids of the jobs: enqueueing them again with these ids and `on_duplicate="skip"` is
+    safe.
     """
 
     ids: tuple[str, ...] = ()
 
 
 class StagingLostError(LostError):
-    """Rows that a Spark sink had staged for a batch are not there any more. They were not published."""
+    """Rows that a Spark sink had staged for a batch are gone. They were not published."""
 
 
 class ReconcileError(ConquietError):
@@ -190,11 +190,11 @@ class ReconcileError(ConquietError):
 
 
 class ReconcileConfigError(ReconcileError, ConfigError, ValueError):
-    """A refused rule, adapter setting or argument. Nothing was fetched or stored."""
+    """A rule, an adapter setting or an argument was refused. Nothing was fetched or stored."""
 
 
 class ReportRefusedError(ReconcileError, ConfigError, ValueError):
-    """A report that breaks the rules of the intake; `field` is the part that does, if it is one. Nothing was stored."""
+    """A report violates the rules of the intake; `field` is the offending field, if it is one. Nothing was stored."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -202,11 +202,11 @@ class ReportRefusedError(ReconcileError, ConfigError, ValueError):
 
 
 class KeyReusedError(ReportRefusedError):
-    """An idempotency key came again, with another report than the first time."""
+    """An idempotency key was used again, with a different report."""
 
 
 class IntakeBusyError(ReconcileError, UnavailableError):
-    """The queue is full or shut down, or the affiliate too fast (`code`). Try again in `retry_after` seconds."""
+    """The queue is full or shut down, or the affiliate sends too fast (`code`). Try again in `retry_after` seconds."""
 
     def __init__(self, code: str, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -219,15 +219,15 @@ class ReportNotFoundError(ReconcileError, NotFoundError, LookupError):
 
 
 class AttemptOrderError(ReconcileError, RefusedError):
-    """An attempt whose predecessor is not recorded. Nothing was changed."""
+    """The attempt before this one is not recorded. Nothing was changed."""
 
 
 class PlatformError(ReconcileError):
-    """A platform could not be asked, or answered with something that is no answer."""
+    """A platform could not be queried, or its response is invalid."""
 
 
 class PlatformRateLimitError(PlatformError):
-    """The platform wants fewer calls; `retry_after` is what it asked to wait, in seconds, if it said."""
+    """The platform limits the rate of calls; `retry_after` is the wait that it asked for, in seconds, if any."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -235,7 +235,7 @@ class PlatformRateLimitError(PlatformError):
 
 
 class PlatformAuthError(PlatformError):
-    """The platform refused our credentials. Asking again with the same ones is of no use."""
+    """The platform refused our credentials. A retry with the same ones cannot help."""
 
 
 class LocalQueueError(ConquietError):
@@ -243,7 +243,7 @@ class LocalQueueError(ConquietError):
 
 
 class LocalConfigError(LocalQueueError, ConfigError, ValueError):
-    """A refused setting or argument."""
+    """A setting or an argument was refused."""
 
 
 class UnknownPriorityError(LocalConfigError):
@@ -251,7 +251,7 @@ class UnknownPriorityError(LocalConfigError):
 
 
 class QueueFullError(LocalQueueError, UnavailableError):
-    """The queue holds `depth` items, as many as it may. Room comes as its workers take some."""
+    """The queue holds `depth` items, its maximum. There is room again when its workers have taken some."""
 
     def __init__(self, message: str, depth: int) -> None:
         super().__init__(message)
@@ -267,11 +267,11 @@ class QueueError(ConquietError):
 
 
 class QueueConfigError(QueueError, ConfigError, ValueError):
-    """A refused setting or argument. Redis was not called."""
+    """A setting or an argument was refused. Redis was not called."""
 
 
 class QueuePayloadError(QueueConfigError, PayloadError):
-    """A payload that breaks the JSON rule. Nothing was sent."""
+    """A payload violates the JSON rule. Nothing was sent."""
 
 
 class QueueConnectionError(QueueError, UnavailableError):
@@ -283,7 +283,7 @@ class QueueOutcomeUnknownError(QueueConnectionError, OutcomeUnknownError):
 
 
 class QueueAnswerError(QueueError, OutcomeUnknownError):
-    """Something answered that is not Redis, or not in its words. Whether the command took effect is unknown."""
+    """The answer is not a valid Redis reply. Whether the command took effect is unknown."""
 
 
 class QueueRefusedError(QueueError, RefusedError):
@@ -295,7 +295,7 @@ class QueueRefusedError(QueueError, RefusedError):
 
 
 class PartialEnqueueError(QueueError, OutcomeUnknownError):
-    """A bulk enqueue failed part of the way: `ids` are in the stream, `unknown` payloads after them may be."""
+    """A bulk enqueue failed partway: `ids` are in the stream, the next `unknown` payloads may be."""
 
     def __init__(self, message: str, ids: list[str], unknown: int) -> None:
         super().__init__(message)
@@ -304,25 +304,25 @@ class PartialEnqueueError(QueueError, OutcomeUnknownError):
 
 
 class GroupLostError(QueueError, LostError):
-    """The consumer group (or its stream) does not exist any more. It is not created again by itself."""
+    """The consumer group (or its stream) no longer exists. It is not created again automatically."""
 
 
 class LeaseLostError(QueueError, LostError):
-    """A fenced acknowledgement was refused: this consumer does not hold the entry any more."""
+    """A fenced acknowledgement was refused: this consumer no longer holds the entry."""
 
 
 class ConsumerTakenError(QueueError, LostError):
-    """Another Spark query has begun to read under the name of this consumer; this one has ended."""
+    """Another Spark query now reads under the name of this consumer; this query has ended."""
 
 
 class DataLossError(QueueError, LostError):
-    """Entries were trimmed or deleted before the Spark source could read them. Nothing can bring them back."""
+    """Entries were trimmed or deleted before the Spark source could read them. They cannot be recovered."""
 
 
 class MalformedEntryError(QueueError, RefusedError):
-    """Entries that are not one field `data` with a JSON object. They were delivered and stay pending.
+    """Entries do not have exactly one field `data` with a JSON object. They were delivered and stay pending.
 
-    `entries` are the `MalformedEntry` objects, `messages` the good messages of the same call, also pending.
+    `entries` are the `MalformedEntry` objects, `messages` the valid messages of the same call, also pending.
     """
 
     def __init__(self, message: str, entries: Sequence[Any], messages: Sequence[Any]) -> None:

@@ -283,7 +283,7 @@ def test_a_relative_path_in_a_folder_that_is_gone_is_refused(folder: Path) -> No
     gone.mkdir()
     os.chdir(gone)  # the fixture changes back
     gone.rmdir()
-    with pytest.raises(JobConfigError, match="the current folder cannot be found .* write an absolute path"):
+    with pytest.raises(JobConfigError, match="the current folder cannot be found .* use an absolute path"):
         open_store("sqlite:///jobs.db")
 
 

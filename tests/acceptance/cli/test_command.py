@@ -149,5 +149,5 @@ def test_an_error_nobody_expected_is_one_line_too(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         70,
-        "conquiet: RuntimeError: out of luck with password=*** (nobody expected this: run it again with --debug)\n",
+        "conquiet: RuntimeError: out of luck with password=*** (unexpected: run it again with --debug)\n",
     )

@@ -115,7 +115,7 @@ def test_what_cannot_be_meant_is_refused(shell: Shell, tmp_path: Path) -> None:
             "jobs list --state broken": (2, "Ready, InFlight, Failed, Succeeded"),
             "jobs show nobody": (1, "no job 'nobody'", "conquiet jobs list"),
             "jobs retry": (2, "--failed"),
-            "jobs retry r1 --queue reports": (2, "--queue goes with --failed"),
+            "jobs retry r1 --queue reports": (2, "--queue is used with --failed"),
             "enqueue emails '[1, 2]'": (2, "a JSON object was expected, not an array"),
             "enqueue emails '{'": (2, "not UTF-8 JSON"),
             "enqueue emails - --id x": (2, "--id names one job"),
@@ -149,7 +149,7 @@ def test_a_database_that_cannot_be_used_is_told_with_what_to_do(
     results = shell.refuses(
         {
             "jobs stats": (2, "DATABASE_URL", "sqlite:///"),
-            "jobs stats --dsn memory://": (2, "memory://", "ends with the process"),
+            "jobs stats --dsn memory://": (2, "memory://", "exists only inside its process"),
             f"jobs stats --dsn {refused}": (3, "Connection refused", "check", "--dsn"),
             f"jobs list --dsn {wrong}": (
                 3,
@@ -194,7 +194,7 @@ def test_a_step_down_wants_a_yes(shell: Shell, tmp_path: Path) -> None:
     beyond.refused(2, "no schema version 99")
     assert "DROP TABLE" in planned.out
     assert still.code == 0
-    assert done.out == "took 0001_jobs (down)\n"
+    assert done.out == "applied 0001_jobs (down)\n"
     gone.refused(5, "no job tables", "conquiet migrate")
 
 

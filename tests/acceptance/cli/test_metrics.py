@@ -97,7 +97,7 @@ def test_doctor_finds_what_is_there(shell: Shell, store: str, postgres_dsn: str)
     empty = shell("doctor", "--dsn", postgres_dsn)
     assert empty.code == 1
     assert "conquiet migrate" in empty.out
-    assert "1 to be mended" in empty.out
+    assert "1 to fix" in empty.out
 
 
 def test_doctor_tells_what_does_not_work_and_how_to_mend_it(shell: Shell, tmp_path: Path) -> None:
@@ -114,8 +114,10 @@ def test_doctor_tells_what_does_not_work_and_how_to_mend_it(shell: Shell, tmp_pa
         "job store (from DATABASE_URL)",
         "Redis server (from REDIS_URL)",
     }
-    assert wrong["job store (from DATABASE_URL)"]["fix"] == "check that the server runs, and DATABASE_URL"
-    assert wrong["Redis server (from REDIS_URL)"]["fix"] == "check that the server runs, and REDIS_URL"
+    assert (
+        wrong["job store (from DATABASE_URL)"]["fix"] == "check that the server is running, and DATABASE_URL"
+    )
+    assert wrong["Redis server (from REDIS_URL)"]["fix"] == "check that the server is running, and REDIS_URL"
     assert "hunter2" not in done.out + done.err
     (tmp_path / "conquiet.toml").write_text("dsn = 3\n")
     broken = shell("doctor")

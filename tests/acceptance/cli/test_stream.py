@@ -146,7 +146,7 @@ def test_what_cannot_be_meant_is_refused(shell: Shell, url: str) -> None:
             "stream recover orders": (2, "--group", "CONQUIET_GROUP"),
             "stream recover orders --group biling": (1, "billing"),
             f"{recover} --claim --drop": (2, "--claim and --drop"),
-            f"{recover} --claim --transactions a:b": (2, "--transactions goes with --handler"),
+            f"{recover} --claim --transactions a:b": (2, "--transactions is used with --handler"),
             f"{recover} --handler nowhere:bill": (2, "no module 'nowhere'", "--handler"),
             "enqueue orders {} --stream --delay 3": (2, "a Redis stream has no --delay"),
             "stream stats orders --redis-url http://host": (2, "--redis-url", "redis://"),

@@ -42,11 +42,11 @@ def test_a_good_redis_gets_a_verdict_for_programs(shell: Shell, redis_url: str) 
 def test_a_server_that_forgets_acknowledgements_is_broken(shell: Shell, redis_server: RedisServer) -> None:
     with Liar(redis_server.port, "XACK") as liar:
         done = shell("verify", "--dsn", liar.url, "--work", "10", *NO_FAULTS)
-    assert (done.code, done.out) == (1, "1 of 4 promises are BROKEN, 5 left out\n"), done.err
+    assert (done.code, done.out) == (1, "1 of 4 promises are BROKEN, 5 skipped\n"), done.err
     assert (
         "BROKEN   what is enqueued comes back as it was: acknowledged messages are still pending" in done.err
     )
-    assert "left out consumers killed -9: nothing lost: kills=0 was asked for\n" in done.err
+    assert "skipped  consumers killed -9: nothing lost: kills=0 was asked for\n" in done.err
 
 
 def test_the_sample_in_the_documentation_has_the_checks_that_there_are(

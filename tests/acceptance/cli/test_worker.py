@@ -112,11 +112,11 @@ def test_what_cannot_be_run_is_told(shop: Shell) -> None:
     shop("worker", "shop:app", "--queues", "emials").refused(2, "'emials'", "'emails', 'reports'")
     results = shop.refuses(
         {
-            "worker": (2, "no app is named", "CONQUIET_APP", "shop.tasks:app"),
+            "worker": (2, "no app is given", "CONQUIET_APP", "shop.tasks:app"),
             "worker shop": (2, "package.module:name"),
             "worker nowhere:app": (2, "no module 'nowhere'"),
             "worker shop:application": (2, "shop has no 'application'"),
-            "worker shop:something": (2, "is no app but a int"),
+            "worker shop:something": (2, "is not an app but a int"),
             "worker shop:empty": (2, "has no tasks"),
             "worker shop:in_memory": (2, "memory://"),
             "worker shop:app --isolation box": (2, "thread", "box"),

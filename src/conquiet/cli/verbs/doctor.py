@@ -1,4 +1,4 @@
-"""`conquiet doctor`: what is there, what is missing, and how to mend it."""
+"""`conquiet doctor`: what is installed and set, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FOR = {
 
 class Check(NamedTuple):
     name: str
-    status: str  # "ok"; "absent": not needed for everything; "wrong": to be mended
+    status: str  # "ok"; "absent": missing, but optional; "wrong": must be fixed
     found: str
     fix: str = ""
 
@@ -44,17 +44,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(dsn: DsnFlag = None, redis_url: RedisFlag = None) -> None:
-    """What is found, what is missing, how to mend it.
+    """Show what is found, what is missing, and how to fix it.
 
-    A part that is only absent is no failure: not everybody needs Spark. What is set and does not work is one.
+    A missing optional part, such as Spark, is not a failure. A setting that does not work is.
     """
     checks = [*_python(), *_extras(), *_programs(), *_settings(dsn, redis_url)]
     wrong = [check for check in checks if check.status == "wrong"]
     rows = [(check.status, check.name, check.found, check.fix) for check in checks]
-    verdict = f"{len(wrong)} to be mended" if wrong else "all that is set works"
+    verdict = f"{len(wrong)} to fix" if wrong else "everything that is set works"
     session.result(
         {"ok": not wrong, "checks": [check._asdict() for check in checks]},
-        session.table(("", "part", "found", "how to mend it"), rows),
+        session.table(("", "part", "found", "how to fix it"), rows),
         verdict,
     )
     raise typer.Exit(Exit.REFUSED if wrong else Exit.DONE)
@@ -62,11 +62,11 @@ def doctor(dsn: DsnFlag = None, redis_url: RedisFlag = None) -> None:
 
 def _python() -> Iterator[Check]:
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield Check("python", "ok", found)  # with one that is too old, nothing of this package runs
+    yield Check("python", "ok", found)  # on a Python that is too old, this package does not run at all
 
 
 def _extras() -> Iterator[Check]:
-    """What each extra of conquiet asks for, as the installed package itself declares it."""
+    """The requirements of each extra of conquiet, read from the metadata of the installed package."""
     from importlib import metadata
 
     wanted: dict[str, list[tuple[str, str]]] = {}
@@ -112,7 +112,7 @@ def _programs() -> Iterator[Check]:
             yield Check(name, "ok", find().describe())
         except MissingDependencyError as error:
             text = " ".join(str(error).split())
-            # Somebody meant to use what a variable names, so an unusable one is wrong and not merely absent.
+            # A variable that names an unusable program is a mistake: wrong, not merely absent.
             state, shown = ("wrong", text) if error.chosen else ("absent", "")
             yield Check(name, state, shown, error.install or text)
 
@@ -130,7 +130,7 @@ def _settings(dsn: str | None, redis_url: str | None) -> Iterator[Check]:
             f"settings in {path}",
             "absent",
             "no such file",
-            f'for what you repeat: {DSN.key} = "{DSN.example}"',
+            f'optional, for settings that you repeat: {DSN.key} = "{DSN.example}"',
         )
     for setting, look, flag in ((DSN, _store, dsn), (REDIS_URL, _redis, redis_url)):
         found = session.settings.find(setting, flag)
@@ -153,7 +153,9 @@ def _store(name: str, flag: str | None, dsn: str) -> Check:
 
     where = redact_dsn(dsn)
     if steps := [step for step, _ in migration_plan(dsn)]:
-        return Check(name, "wrong", f"{where}: reached, but {', '.join(steps)} not taken", "conquiet migrate")
+        return Check(
+            name, "wrong", f"{where}: reached, but {', '.join(steps)} not applied", "conquiet migrate"
+        )
     with opened_store(flag) as store:
         counts = store.stats()
     return Check(
@@ -175,5 +177,5 @@ def _redis(name: str, flag: str | None, url: str) -> Check:
     if _numbers(version) < [7]:
         return Check(name, "wrong", found, "use Redis 7 or newer, or Valkey")
     if not durable:
-        return Check(name, "ok", found, "what is enqueued may be lost with the server: appendonly yes")
+        return Check(name, "ok", found, "messages may be lost if the server fails: set appendonly yes")
     return Check(name, "ok", found)

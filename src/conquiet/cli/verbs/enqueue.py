@@ -1,4 +1,4 @@
-"""`conquiet enqueue`: jobs into a store, or messages into a Redis stream."""
+"""`conquiet enqueue`: adds jobs to a store, or messages to a Redis stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def enqueue(
         ),
     ],
     stream: Annotated[
-        bool, typer.Option("--stream", help="Into a Redis stream, not into the job store.")
+        bool, typer.Option("--stream", help="Enqueue into a Redis stream, not into the job store.")
     ] = False,
     task: Annotated[
         str | None,
@@ -49,27 +49,32 @@ def enqueue(
             "--task",
             metavar="NAME",
             show_default=False,
-            help="For this task of the app that serves the queue; PAYLOAD has its arguments.",
+            help="A task of the app that serves the queue; PAYLOAD contains its arguments.",
         ),
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option("--id", help="The job's own id; one that exists is refused.", show_default=False),
+        typer.Option("--id", help="The id of the job; an existing one is refused.", show_default=False),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option("--delay", help="Seconds until it may run.", min=0, show_default=False)
+        float | None,
+        typer.Option("--delay", help="Seconds until the job may run.", min=0, show_default=False),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", help="A lower number comes first (5).", show_default=False)
+        int | None,
+        typer.Option("--priority", help="A lower number runs first (default: 5).", show_default=False),
     ] = None,
     max_retries: Annotated[
         int | None,
         typer.Option(
-            "--max-retries", help="How often it may fail and run again (3).", min=0, show_default=False
+            "--max-retries",
+            help="How often it is retried after a failure (default: 3).",
+            min=0,
+            show_default=False,
         ),
     ] = None,
     correlation_id: Annotated[
-        str | None, typer.Option("--correlation-id", help="Told to the handler.", show_default=False)
+        str | None, typer.Option("--correlation-id", help="Passed to the handler.", show_default=False)
     ] = None,
     dsn: DsnFlag = None,
     redis_url: RedisFlag = None,
@@ -86,9 +91,9 @@ def enqueue(
     if stream and (given or task):
         names = [*given, *(["task"] if task else [])]
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise SettingsError(f"a Redis stream has no {flags}: leave that out, or leave out --stream")
+        raise SettingsError(f"a Redis stream has no {flags}: omit that, or omit --stream")
     if payload == "-" and id is not None:
-        raise SettingsError("--id names one job, and - reads many: leave one of them out")
+        raise SettingsError("--id names one job, and - reads many: omit one of them")
     payloads = _lines() if payload == "-" else iter([_decoded(payload, "the payload")])
     if task is not None:
         payloads = _calls(task, payloads)
@@ -116,7 +121,7 @@ def _into_stream(stream: str, payloads: Payloads, redis_url: str | None) -> list
 
 
 def _in_parts(payloads: Payloads, enqueue: Callable[[list[dict[str, Any]]], list[str]]) -> list[str]:
-    """However many lines there are, a part of them is in memory at a time; each part is in whole or not at all."""
+    """Enqueue in parts, so that memory is bounded for any number of lines. Each part is enqueued entirely or not at all."""
     ids: list[str] = []
     try:
         while some := list(islice(payloads, _AT_ONCE)):
@@ -130,7 +135,7 @@ def _in_parts(payloads: Payloads, enqueue: Callable[[list[dict[str, Any]]], list
 
 
 def _calls(task: str, payloads: Payloads) -> Payloads:
-    """As the app itself would store them."""
+    """The payloads of calls of `task`, as the app itself stores them."""
     from conquiet.app import task_payload
 
     return (task_payload(task, arguments) for arguments in payloads)
@@ -149,5 +154,5 @@ def _decoded(text: str | bytes, what: str) -> dict[str, Any]:
         return decode(text)
     except PayloadError as error:
         raise PayloadError(
-            f'{what} is refused: {error}. It has to be a JSON object, such as {{"to": "ann"}}'
+            f'{what} is refused: {error}. It must be a JSON object, such as {{"to": "ann"}}'
         ) from None

@@ -1,4 +1,4 @@
-"""`conquiet jobs`: look at leased jobs, and decide about those that failed."""
+"""`conquiet jobs`: shows leased jobs, and retries or discards those that failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["app"]
 _STATES = ("Ready", "InFlight", "Failed", "Succeeded")
 _PAGE = 1_000
 
-app = group("Look at jobs; retry or discard those that failed.")
+app = group("Show jobs; retry or discard those that failed.")
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids.", metavar="ID...", show_default=False)]
 Queue = Annotated[
@@ -49,9 +49,9 @@ def list_jobs(
     ] = None,
     queue: Queue = None,
     limit: Annotated[int, typer.Option("--limit", help="How many at most.", min=1)] = 100,
-    offset: Annotated[int, typer.Option("--offset", help="How many to leave out first.", min=0)] = 0,
+    offset: Annotated[int, typer.Option("--offset", help="How many to skip first.", min=0)] = 0,
 ) -> None:
-    """Jobs, in the order they were enqueued."""
+    """List jobs, in the order in which they were enqueued."""
     from conquiet.cli.stores import check_queue, opened_store
     from conquiet.jobs import JobState
 
@@ -80,13 +80,13 @@ def list_jobs(
 
 @verb(app, "show", "jobs show welcome-bob", "jobs show welcome-bob --json")
 def show(id: Annotated[str, typer.Argument(help="The job.", metavar="ID")], dsn: DsnFlag = None) -> None:
-    """One job: its payload, and how each attempt ended."""
+    """Show one job: its payload, and how each attempt ended."""
     from conquiet.cli.stores import opened_store
 
     with opened_store(dsn) as store:
         job = store.get(id)
     if job is None:
-        raise JobNotFoundError(f"there is no job {id!r}: conquiet jobs list shows those that are there")
+        raise JobNotFoundError(f"there is no job {id!r}: conquiet jobs list shows the existing jobs")
     shown = _shown(job)
     attempts = shown.pop("attempts")
     fields = [(name, _text(value)) for name, value in shown.items() if value is not None]
@@ -111,31 +111,31 @@ def show(id: Annotated[str, typer.Argument(help="The job.", metavar="ID")], dsn:
 @verb(app, "retry", "jobs retry welcome-bob", "jobs retry --failed --queue emails")
 def retry(
     ids: Ids = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Every job that is Failed.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All Failed jobs.")] = False,
     queue: Queue = None,
     dsn: DsnFlag = None,
 ) -> None:
-    """Failed jobs are Ready again, with all their retries."""
+    """Make Failed jobs Ready again, with all their retries."""
     _decide("retried", lambda store, job_id: store.retry(job_id), ids, failed, queue, dsn)
 
 
 @verb(app, "discard", "jobs discard welcome-bob", "jobs discard --failed --queue emails --yes")
 def discard(
     ids: Ids = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Every job that is Failed.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All Failed jobs.")] = False,
     queue: Queue = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Without which --failed removes nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm --failed.")] = False,
     dsn: DsnFlag = None,
 ) -> None:
-    """Remove jobs that are Ready or Failed, for good."""
+    """Remove Ready or Failed jobs permanently."""
     if failed and not yes:
-        raise SettingsError("--failed removes every job that is Failed, for good: add --yes if you mean that")
+        raise SettingsError("--failed removes all Failed jobs permanently: add --yes to confirm")
     _decide("discarded", lambda store, job_id: store.discard(job_id), ids, failed, queue, dsn)
 
 
 @verb(app, "stats", "jobs stats", "jobs stats --queue emails --json")
 def stats(queue: Queue = None, dsn: DsnFlag = None) -> None:
-    """How many jobs of each queue are in which state."""
+    """Count the jobs of each queue by state."""
     from conquiet.cli.stores import check_queue, opened_store
 
     with opened_store(dsn) as store:
@@ -155,13 +155,13 @@ def _decide(
     queue: str | None,
     dsn: str | None,
 ) -> None:
-    """Each job by itself: one that refuses does not keep the others from being decided about."""
+    """Each job is handled separately: a refusal does not affect the others."""
     from conquiet.cli.stores import check_queue, opened_store
 
     if bool(ids) == failed:
-        raise SettingsError("name the jobs by their ids, or give --failed for every job that is Failed")
+        raise SettingsError("name the jobs by their ids, or give --failed for all Failed jobs")
     if queue is not None and not failed:
-        raise SettingsError("--queue goes with --failed; jobs that are named by their ids need no queue")
+        raise SettingsError("--queue is used with --failed; jobs named by their ids need no queue")
     decided: list[str] = []
     refused: list[dict[str, str]] = []
     with opened_store(dsn) as store:
@@ -192,7 +192,7 @@ def _failed(store: JobStore, queue: str | None) -> Iterator[str]:
 
 
 def _shown(job: Job) -> dict[str, Any]:
-    """Without the lease's token: whoever has it could settle the job in the place of its worker."""
+    """Without the token of the lease: with it anyone could settle the job instead of its worker."""
     shown = job.plain()
     if shown["lease"] is not None:
         del shown["lease"]["token"]

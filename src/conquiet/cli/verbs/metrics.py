@@ -1,4 +1,4 @@
-"""`conquiet metrics`: how full queues and streams are, for Prometheus to read."""
+"""`conquiet metrics`: the size of queues and streams, for Prometheus."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def add_to(app: typer.Typer) -> None:
 def metrics(
     stream: Annotated[
         list[str] | None,
-        typer.Option("--stream", help="A Redis stream; once for each.", metavar="NAME", show_default=False),
+        typer.Option("--stream", help="A Redis stream; may be repeated.", metavar="NAME", show_default=False),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
             "--port",
-            help=f"Where to listen (CONQUIET_METRICS_PORT, {_PORT}).",
+            help=f"The port to listen on (CONQUIET_METRICS_PORT; default: {_PORT}).",
             min=0,
             max=65535,
             show_default=False,
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    once: Annotated[bool, typer.Option("--once", help="Print them once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
     dsn: DsnFlag = None,
     redis_url: RedisFlag = None,
 ) -> None:
-    """How full queues and streams are, for Prometheus.
+    """Serve the size of queues and streams, for Prometheus.
 
-    Served at http://HOST:PORT/metrics: jobs by queue and state, streams by length, lag and pending. They are looked up
-    whenever they are read. The metrics of a worker are its own: worker --metrics-port.
+    At http://HOST:PORT/metrics: jobs by queue and state, streams by length, lag and pending. The values are read at
+    each request. A worker serves its own metrics: worker --metrics-port.
     """
     gauges = _Gauges(dsn, redis_url, stream or [])
     if once:
@@ -76,7 +76,7 @@ class Sample(NamedTuple):
 
 
 class _Gauges:
-    """What store and streams tell when they are asked; nothing is counted here."""
+    """Reads the current values from the store and the streams; counts nothing itself."""
 
     def __init__(self, dsn: str | None, redis_url: str | None, streams: list[str]) -> None:
         self._dsn, self._redis_url, self._streams = dsn, redis_url, streams
@@ -85,19 +85,19 @@ class _Gauges:
         if streams:
             session.settings.need(REDIS_URL, redis_url)
         elif redis_url is not None:
-            raise SettingsError("of which stream? Give --stream NAME, once for each")
+            raise SettingsError("no stream is named: give --stream NAME, once for each stream")
         if not self._has_store and not streams:
             session.settings.need(DSN, dsn)
 
     def collected(self) -> Iterator[Sample]:
-        """Whatever can be had: a server that does not answer is a metric as well, not the end of all others."""
+        """All available samples. A source that does not answer is reported as a metric and does not hide the others."""
         if self._has_store:
             yield from self._guarded("jobs", self._jobs)
         for stream in self._streams:
             yield from self._guarded(f"stream {stream}", lambda stream=stream: self._stream(stream))  # type: ignore[misc]
 
     def _guarded(self, source: str, look: Callable[[], list[Sample]]) -> Iterator[Sample]:
-        help = "Whether the source could be looked at"
+        help = "Whether the source could be read"
         try:
             samples = look()
         except ConquietError as error:
@@ -145,7 +145,7 @@ class _Gauges:
 
 
 def _text(samples: Any) -> str:
-    """In the text format of Prometheus; families in one piece each, as it demands."""
+    """The samples in the text format of Prometheus, which requires each family in one block."""
     families: dict[str, list[Sample]] = {}
     for sample in samples:
         families.setdefault(sample.name, []).append(sample)
@@ -163,7 +163,7 @@ def _escaped(value: str) -> str:
 
 
 class MetricsServer:
-    """http://host:port/metrics, on a thread of its own, until the block ends. Port 0 takes a free one."""
+    """Serves http://host:port/metrics on its own thread until the block ends. Port 0 chooses a free port."""
 
     def __init__(
         self, host: str, port: int, more: Callable[[], str] | None = None, flag: str = METRICS_PORT.flag
@@ -189,7 +189,7 @@ class MetricsServer:
         self._server.server_close()
 
     def wait(self) -> None:
-        """Until SIGTERM (or Ctrl-C, which raises)."""
+        """Wait for SIGTERM (or Ctrl-C, which raises)."""
         from conquiet.clock import Parker
         from conquiet.signals import stop_on_sigterm
 
@@ -202,7 +202,7 @@ def _handler(more: Callable[[], str] | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404, "only /metrics is here")
+                self.send_error(404, "only /metrics is served")
                 return
             body, kind = exposition() or (b"", "text/plain; version=0.0.4; charset=utf-8")
             body += more().encode() if more else b""
@@ -213,6 +213,6 @@ def _handler(more: Callable[[], str] | None) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """A line for each reading would bury everything else."""
+            """Log nothing: a line for each request would hide everything else."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""`conquiet pipeline`: a sample, the whole pipeline on it, and a page to look at."""
+"""`conquiet pipeline`: generates a sample, runs the whole pipeline on it, and draws a page of the results."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ __all__ = ["app"]
 
 app = group("The sample pipeline: generate, run, report.")
 
-Reports = Annotated[int, typer.Option("--reports", help="How many.", min=1)]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed, the same reports.")]
+Reports = Annotated[int, typer.Option("--reports", help="How many reports.", min=1)]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same reports.")]
 
 
 @verb(app, "generate", "pipeline generate --reports 1000 --out sample", "pipeline generate --seed 8 --json")
 def generate(
     reports: Reports = 50_000,
     seed: Seed = 7,
-    out: Annotated[Path, typer.Option("--out", help="A folder, for the files.", metavar="FOLDER")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="The folder for the files.", metavar="FOLDER")] = Path(
         "sample"
     ),
 ) -> None:
-    """Write sample reports and what the platforms say: for `reconcile batch`, or to enqueue."""
+    """Write sample reports and the platforms' metrics: for `reconcile batch`, or to enqueue."""
     from conquiet.demo import Sample
 
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"{out} cannot be a folder ({error.strerror}): give another --out") from None
+        raise SettingsError(
+            f"the folder {out} cannot be created ({error.strerror}): give another --out"
+        ) from None
     sample = Sample(reports, seed)
     paths = {"reports": out / "reports.jsonl", "metrics": out / "metrics.parquet"}
     try:
@@ -50,7 +52,7 @@ def generate(
         raise MissingDependencyError(f'{error}: pip install "conquiet[spark]"') from None
     truth = {name: _plain(value) for name, value in vars(sample.truth).items()}
     named = {name: str(path) for name, path in paths.items()}
-    text = f"{sample.truth.entries:,} entries in {named['reports']}, what platforms say in {named['metrics']}"
+    text = f"{sample.truth.entries:,} entries in {named['reports']}, the platforms' metrics in {named['metrics']}"
     session.result({**named, "truth": truth}, text)
 
 
@@ -58,19 +60,19 @@ def generate(
 def run(
     reports: Reports = 50_000,
     seed: Seed = 7,
-    out: Annotated[Path, typer.Option("--out", help="A folder, for the results.", metavar="FOLDER")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="The folder for the results.", metavar="FOLDER")] = Path(
         "out"
     ),
 ) -> None:
-    """The whole pipeline on a sample, with private servers; what `make run` does.
+    """Run the whole pipeline on a sample, with private servers, like `make run`.
 
-    Every figure is checked against what the generator knows; one that differs fails the run.
+    Every figure is checked against the figures of the generator; a difference fails the run.
     """
     from conquiet.demo import run_sample
 
     if not session.json:
         raise typer.Exit(run_sample(reports, out, seed))
-    with redirect_stdout(sys.stderr):  # what it says on its way is for people
+    with redirect_stdout(sys.stderr):  # the progress messages are for people
         code = run_sample(reports, out, seed)
     session.result({"right": code == Exit.DONE, "reports": reports, "out": str(out)})
     raise typer.Exit(code)
@@ -81,26 +83,29 @@ def run(
 )
 def report(
     tables: Annotated[
-        str, typer.Option("--tables", help="The folder that a reconciliation wrote to.", metavar="FOLDER")
+        str, typer.Option("--tables", help="The output folder of a reconciliation.", metavar="FOLDER")
     ] = "out",
     page: Annotated[
         Path | None,
         typer.Option(
-            "--page", help="The page to write: TABLES/report.html.", metavar="FILE", show_default=False
+            "--page",
+            help="The page to write; default: TABLES/report.html.",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="What the page is called.")] = "Reconciliation",
+    title: Annotated[str, typer.Option("--title", help="The title of the page.")] = "Reconciliation",
     jobs: Annotated[
-        bool, typer.Option("--jobs", help="With waiting and processing times of the job store.")
+        bool, typer.Option("--jobs", help="Add waiting and processing times from the job store.")
     ] = False,
     dsn: DsnFlag = None,
     master: MasterFlag = None,
 ) -> None:
-    """Draw what a reconciliation has found as one HTML page that needs nothing else."""
+    """Draw the results of a reconciliation as one self-contained HTML page."""
     if "://" not in tables and not Path(tables).is_dir():
         raise SettingsError(f"there is no folder {tables}, which --tables names")
     if dsn is not None and not jobs:
-        raise SettingsError("--dsn is for the times of jobs: add --jobs, or leave it out")
+        raise SettingsError("--dsn is for the times of jobs: add --jobs, or omit --dsn")
     target = page or Path(tables) / "report.html"
     if not target.parent.is_dir():
         raise SettingsError(f"there is no folder {target.parent} for the page: give another --page")
@@ -127,7 +132,7 @@ def _write(sample: Sample, reports: Path, metrics: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Counters as JSON has them: its keys are texts."""
+    """Counters as JSON: its keys must be strings."""
     if not isinstance(value, dict):
         return value
     return {

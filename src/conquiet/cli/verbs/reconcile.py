@@ -1,4 +1,4 @@
-"""`conquiet reconcile`: judge reports by what the platforms say, in bulk or as they arrive."""
+"""`conquiet reconcile`: compares reports with the platforms' metrics, in bulk or as they arrive."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ __all__ = ["app"]
 
 _TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
 
-app = group("Judge affiliate reports by what the platforms say, on Spark.")
+app = group("Compare affiliate reports with the platforms' metrics, on Spark.")
 
 Metrics = Annotated[
-    str, typer.Option("--metrics", help="What the platforms say: Parquet, JSON lines or CSV.", metavar="PATH")
+    str, typer.Option("--metrics", help="The platforms' metrics: Parquet, JSON lines or CSV.", metavar="PATH")
 ]
 MetricsFormat = Annotated[
     str | None,
-    typer.Option("--metrics-format", help="parquet, json or csv; by the file's name.", show_default=False),
+    typer.Option(
+        "--metrics-format", help="parquet, json or csv; default: from the file name.", show_default=False
+    ),
 ]
 
 
@@ -47,13 +49,15 @@ def batch(
     metrics: Metrics,
     out: Annotated[
         str | None,
-        typer.Option("--out", help="Into a folder, as Parquet by day.", metavar="FOLDER", show_default=False),
+        typer.Option(
+            "--out", help="Write into a folder, as Parquet by day.", metavar="FOLDER", show_default=False
+        ),
     ] = None,
     database: Annotated[
-        bool, typer.Option("--database", help="Into tables of the database that --dsn names.")
+        bool, typer.Option("--database", help="Write into tables of the database --dsn.")
     ] = False,
     append: Annotated[
-        bool, typer.Option("--append", help="To what a folder has already; it is refused otherwise.")
+        bool, typer.Option("--append", help="Append to a folder that has tables, which is otherwise refused.")
     ] = False,
     as_of: Annotated[
         str | None,
@@ -61,13 +65,13 @@ def batch(
             "--as-of",
             metavar="TIME",
             show_default=False,
-            help="The moment of judgement, with its zone: then the same inputs give the same outputs.",
+            help="The time of the verdicts, with time zone: then the same inputs give the same outputs.",
         ),
     ] = None,
     reports_format: Annotated[
         str | None,
         typer.Option(
-            "--reports-format", help="parquet, json or csv; by the file's name.", show_default=False
+            "--reports-format", help="parquet, json or csv; default: from the file name.", show_default=False
         ),
     ] = None,
     metrics_format: MetricsFormat = None,
@@ -83,9 +87,9 @@ def batch(
     from conquiet.cli.stores import store_dsn
 
     if database == (out is not None):
-        raise SettingsError("where to? Give --out FOLDER, or --database for tables in a database")
+        raise SettingsError("no output is given: give --out FOLDER, or --database for tables in a database")
     if out is not None and not append and (Path(out) / "verdicts").exists():
-        raise SettingsError(f"there are tables in {out} already: give another --out, or --append")
+        raise SettingsError(f"there are already tables in {out}: give another --out, or --append")
     to = store_dsn(dsn) if out is None else out
     from conquiet.reconcile.spark import (
         JudgedOutputs,
@@ -99,7 +103,7 @@ def batch(
         given = read_reports(spark, reports, formats[0]), read_metrics(spark, metrics, formats[1])
         outputs = reconcile_batch(*given, as_of=moment)
         assert isinstance(outputs, JudgedOutputs)
-        outputs.rows.persist()  # what is saved is what is counted below
+        outputs.rows.persist()  # the rows counted below are the rows saved
         save_outputs(outputs, to)
         _told(outputs, redact_dsn(to) if database else to)
 
@@ -113,25 +117,30 @@ def batch(
 def stream(
     stream: Annotated[str, typer.Argument(help="The Redis stream with reports.", metavar="STREAM")],
     metrics: Metrics,
-    out: Annotated[str, typer.Option("--out", help="A folder, for a Parquet table each.", metavar="FOLDER")],
+    out: Annotated[str, typer.Option("--out", help="The folder for the Parquet tables.", metavar="FOLDER")],
     group: GroupFlag = None,
     consumer: Annotated[
-        str, typer.Option("--consumer", help="The query's own name in the group, the same over restarts.")
+        str, typer.Option("--consumer", help="The name of the query in the group; keep it across restarts.")
     ] = "conquiet-reconcile",
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint", help="Where it stands: OUT/checkpoint.", metavar="FOLDER", show_default=False
+            "--checkpoint",
+            help="The checkpoint; default: OUT/checkpoint.",
+            metavar="FOLDER",
+            show_default=False,
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Judge what is there now, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Judge the reports that are in the stream now, and exit.")
+    ] = False,
     retry_queue: Annotated[
         str | None,
         typer.Option(
             "--retry-queue",
             metavar="NAME",
             show_default=False,
-            help="Further attempts as jobs, in the job store.",
+            help="Enqueue further attempts as jobs of this queue in the job store.",
         ),
     ] = None,
     dsn: DsnFlag = None,
@@ -139,16 +148,16 @@ def stream(
     metrics_format: MetricsFormat = None,
     master: MasterFlag = None,
 ) -> None:
-    """Judge reports as they arrive in a stream, acknowledged after the commit.
+    """Judge reports as they arrive in a stream; they are acknowledged after the commit.
 
-    SIGTERM or Ctrl-C ends it; started again with the same folders it goes on where it was.
+    SIGTERM or Ctrl-C ends it; started again with the same folders it continues where it stopped.
     """
     from conquiet.cli.redis_view import RedisLook
 
     kind = format_of(metrics, metrics_format, "--metrics")
     name = str(session.settings.need(GROUP, group))
     with RedisLook(redis_url) as look:
-        look.groups(stream)  # a mistyped name would be created, and waited on for ever
+        look.groups(stream)  # a mistyped stream would be created, and the query would wait for ever
     options = {"stream": stream, "group": name, "consumer": consumer}
     options["url"] = session.settings.used[REDIS_URL.key].value
     jobs = None if retry_queue is None else _retry_dsn(dsn)
@@ -177,7 +186,7 @@ def stream(
 
 
 def _until_stopped(query: Any) -> None:
-    """To its end, or to SIGTERM or Ctrl-C. What was in the middle is done again by the next start, to the same end."""
+    """Wait for the end of the query, SIGTERM or Ctrl-C. The next start repeats an interrupted batch, with the same result."""
     import signal
 
     from conquiet.signals import stop_on_sigterm
@@ -196,7 +205,7 @@ def _until_stopped(query: Any) -> None:
 
 
 def _retry_dsn(flag: str | None) -> str:
-    """Looked at before Spark starts: its tasks would be the ones to find out that there are no tables."""
+    """Checked before Spark starts: otherwise missing tables would fail only in its tasks."""
     from conquiet.cli.stores import opened_store
 
     with opened_store(flag) as store:
@@ -212,12 +221,12 @@ def _moment(text: str | None) -> datetime | None:
             return moment
     except ValueError:
         pass
-    raise SettingsError(f"--as-of is a time with its zone, as 2026-01-31T14:00:00+00:00, not {text!r}")
+    raise SettingsError(f"--as-of is a time with time zone, such as 2026-01-31T14:00:00+00:00, not {text!r}")
 
 
 def _told(tables: ReconcileOutputs | None, where: str) -> None:
-    """How many rows there are of each table, and the verdicts by their status."""
-    if tables is None:  # a stream without a report has written none
+    """Print the number of rows of each table, and of verdicts by status."""
+    if tables is None:  # the stream had no reports
         session.result({"to": where, "rows": {}, "verdicts": {}}, "no reports")
         return
     rows = {name: getattr(tables, name).count() for name in _TABLES}

@@ -1,4 +1,4 @@
-"""`conquiet stream`: look at a Redis stream, and recover what its consumers left behind."""
+"""`conquiet stream`: shows a Redis stream, and recovers messages that its consumers left pending."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("Look at Redis streams; recover what consumers left behind.")
+app = group("Show Redis streams; recover messages that consumers left pending.")
 
 Stream = Annotated[str, typer.Argument(help="The stream.", metavar="STREAM")]
 
 
 @verb(app, "stats", "stream stats orders", "stream stats orders --group billing --json")
 def stats(stream: Stream, group: GroupFlag = None, redis_url: RedisFlag = None) -> None:
-    """How full a stream is, and how far each group has come."""
+    """Show the length of a stream and the backlog of each group."""
     from conquiet.cli.redis_view import RedisLook
 
     with RedisLook(redis_url) as look:
         names = look.groups(stream)
-        if group is not None:  # the setting is for verbs that need one: here, all are more to the point
+        if (
+            group is not None
+        ):  # only the flag counts: the setting is for verbs that need a group, and here all groups are shown
             look.check_group(stream, group)
             names = [group]
         length = look.length(stream)
@@ -55,11 +57,15 @@ def stats(stream: Stream, group: GroupFlag = None, redis_url: RedisFlag = None) 
 @verb(app, "tail", "stream tail orders", "stream tail orders --count 0 --follow --json")
 def tail(
     stream: Stream,
-    count: Annotated[int, typer.Option("--count", help="How many of the newest entries.", min=0)] = 10,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with entries as they come.")] = False,
+    count: Annotated[
+        int, typer.Option("--count", help="How many of the newest entries to show.", min=0)
+    ] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue with new entries as they arrive.")
+    ] = False,
     redis_url: RedisFlag = None,
 ) -> None:
-    """The newest entries, a line for each. It reads for nobody: no group, no acknowledgement."""
+    """Show the newest entries, one per line, without a group and without acknowledging them."""
     from conquiet.cli.redis_view import RedisLook
 
     with RedisLook(redis_url) as look:
@@ -69,7 +75,7 @@ def tail(
         for entry in entries:
             _print_entry(entry)
         if follow:
-            # After what was shown; where nothing was, after what was there.
+            # After the last entry shown, or after the last existing entry if none was shown.
             for more in look.follow(stream, entries[-1]["id"] if entries else last, block_ms=1_000):
                 for entry in more:
                     _print_entry(entry)
@@ -95,7 +101,7 @@ def recover(
             "--handler",
             metavar="MODULE:NAME",
             show_default=False,
-            help="Take over each, call handler(message, tx), acknowledge it.",
+            help="Take over each message, call handler(message, tx), acknowledge it.",
         ),
     ] = None,
     transactions: Annotated[
@@ -104,37 +110,38 @@ def recover(
             "--transactions",
             metavar="MODULE:NAME",
             show_default=False,
-            help="What begins tx, committed before the acknowledgement; without it tx commits nothing.",
+            help="The transaction factory for tx, which is committed before the acknowledgement; default: none.",
         ),
     ] = None,
     claim: Annotated[
-        bool, typer.Option("--claim", help="Take them over and show them; they stay pending, for --consumer.")
+        bool, typer.Option("--claim", help="Take them over for --consumer and show them; they stay pending.")
     ] = False,
     drop: Annotated[
-        bool, typer.Option("--drop", help="Take them over, show them, acknowledge them: nobody handles them.")
+        bool,
+        typer.Option("--drop", help="Take them over, show them, acknowledge them without handling them."),
     ] = False,
     consumer: Annotated[
         str | None,
         typer.Option(
             "--consumer",
             metavar="NAME",
-            help="Who takes over; a name of its own otherwise.",
+            help="The consumer that takes over; default: a unique name.",
             show_default=False,
         ),
     ] = None,
     redis_url: RedisFlag = None,
 ) -> None:
-    """Messages whose consumer died: pending, and delivered to nobody else by themselves.
+    """Recover pending messages whose consumer died: Redis does not deliver them to another consumer.
 
-    Without --handler, --claim or --drop it shows them and changes nothing.
+    Without --handler, --claim or --drop this shows them and changes nothing.
     """
     from conquiet.cli.redis_view import RedisLook
     from conquiet.queue import QueueConfig, RedisStreamsQueue, unique_consumer_name
 
     if sum((handler is not None, claim, drop)) > 1:
-        raise SettingsError("--handler, --claim and --drop are three things to do: give one of them")
+        raise SettingsError("--handler, --claim and --drop exclude each other: give one of them")
     if transactions is not None and handler is None:
-        raise SettingsError("--transactions goes with --handler")
+        raise SettingsError("--transactions is used with --handler")
     name = str(session.settings.need(GROUP, group))
     idle_ms = round(min_idle * 1000)
     with RedisLook(redis_url) as look:
@@ -151,7 +158,7 @@ def recover(
 
 
 def _handle(redis: Any, config: QueueConfig, count: int, handler: str, transactions: str | None) -> None:
-    """Claim, handle, commit, acknowledge, one at a time, by the queue's own `run_recovery`, but not for ever."""
+    """Claim, handle, commit and acknowledge one message at a time, like `run_recovery` of the queue, at most `count`."""
     from conquiet.cli.targets import target
     from conquiet.flow import run
     from conquiet.payload import DEFAULT_LIMITS
@@ -202,9 +209,9 @@ def _claim(queue: RedisStreamsQueue, idle_ms: int, count: int, drop: bool) -> No
         taken.append(shown)
     texts = [f"{done}: {len(taken)}"]
     if taken and not drop:
-        texts.append(f"pending for consumer {name} now, until somebody acknowledges or takes them over again")
+        texts.append(f"now pending for consumer {name}, until they are acknowledged or taken over again")
     if gone:
-        texts.append(f"pending, but trimmed or deleted before anybody handled them: {', '.join(gone)}")
+        texts.append(f"pending, but trimmed or deleted before they were handled: {', '.join(gone)}")
     session.result({done: taken, "gone": gone, "consumer": name}, *texts)
 
 

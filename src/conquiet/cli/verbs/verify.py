@@ -1,4 +1,4 @@
-"""`conquiet verify`: whether a server of yours keeps what conquiet promises."""
+"""`conquiet verify`: checks whether conquiet's guarantees hold on your server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-_SIGNS = {"kept": "ok", "broken": "BROKEN", "skipped": "left out", "note": "note"}
+_SIGNS = {"kept": "ok", "broken": "BROKEN", "skipped": "skipped", "note": "note"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,17 +48,17 @@ def verify(
         int,
         typer.Option(
             "--signals",
-            help="Times a worker is paused beyond its lease, and workers to end with SIGTERM.",
+            help="Times a worker is paused beyond its lease, and workers to stop with SIGTERM.",
             min=0,
         ),
     ] = 5,
     cancels: Annotated[int, typer.Option("--cancels", help="asyncio calls to cancel.", min=0)] = 100,
 ) -> int:
-    """Put the guarantees to the test on your own server, without faults and with those of its clients.
+    """Test the guarantees on your own server, without faults and with faults of its clients.
 
-    It works in a corner of its own (a schema, a file, keys that begin with conquiet-verify-) and removes it. Worker
-    processes are killed, paused and told to end, connections are cut by a proxy on this machine; the server itself and
-    what others do there are not touched. It takes 20 to 60 seconds; larger numbers take longer.
+    The test uses its own scratch space (a schema, a file, keys that begin with conquiet-verify-) and removes it. Worker
+    processes are killed, paused and terminated, connections are cut by a proxy on this machine; the server itself and
+    its other clients are not affected. It takes 20 to 60 seconds; larger numbers take longer.
     """
     from conquiet.cli.stores import store_dsn
     from conquiet.verify import Finding
@@ -80,7 +80,7 @@ def verify(
 def _summary(verdict: Verdict) -> str:
     kinds = Counter(finding.kind for finding in verdict.findings)
     checked = kinds["kept"] + kinds["broken"]
-    left_out = f", {kinds['skipped']} left out" if kinds["skipped"] else ""
+    left_out = f", {kinds['skipped']} skipped" if kinds["skipped"] else ""
     if kinds["broken"]:
         return f"{kinds['broken']} of {checked} promises are BROKEN{left_out}"
     return f"all {checked} promises are kept{left_out}"

@@ -1,4 +1,4 @@
-"""`conquiet worker`: runs the tasks of an app until it is told to stop."""
+"""`conquiet worker`: runs the tasks of an app until it is stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker(
             "--queues",
             metavar="A:10,B",
             show_default=False,
-            help="Which queues, all otherwise; one with a number has so many places of its own (CONQUIET_QUEUES).",
+            help="The queues, default: all; a number gives a queue its own concurrency (CONQUIET_QUEUES).",
         ),
     ] = None,
     concurrency: Annotated[
@@ -58,7 +58,7 @@ def worker(
             "--concurrency",
             min=1,
             show_default=False,
-            help="How many tasks at a time, over all queues without a number: 8 (CONQUIET_CONCURRENCY).",
+            help="How many tasks run at a time, over all queues without a number; default: 8 (CONQUIET_CONCURRENCY).",
         ),
     ] = None,
     isolation: Annotated[
@@ -68,29 +68,38 @@ def worker(
             metavar="|".join(_ISOLATIONS),
             autocompletion=_isolations,
             show_default=False,
-            help="Where tasks run: async if all are coroutines, else thread.",
+            help="Where tasks run; default: async if all are coroutines, else thread.",
         ),
     ] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is due.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is due.")] = False,
     shutdown_timeout: Annotated[
         float,
-        typer.Option("--shutdown-timeout", help="Seconds for what runs to end, once told to stop.", min=0),
+        typer.Option(
+            "--shutdown-timeout", help="Seconds that running tasks have to end after a stop.", min=0
+        ),
     ] = 30.0,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Its name in leases: host and process id.", show_default=False),
+        typer.Option("--name", help="The name in leases; default: host and process id.", show_default=False),
     ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", help="Serve this process's metrics there.", min=0, max=65535, show_default=False
+            "--metrics-port",
+            help="Serve the metrics of this process on this port.",
+            min=0,
+            max=65535,
+            show_default=False,
         ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option("--metrics-host", help="The address for them.")] = "127.0.0.1",
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="The address for the metrics.")
+    ] = "127.0.0.1",
 ) -> None:
     """Run the tasks of an app.
 
-    SIGTERM or Ctrl-C: nothing more is claimed, what runs is finished, the rest is given back. A second one: at once.
+    SIGTERM or Ctrl-C: nothing more is claimed, running tasks are finished, the other claimed jobs are released. After a
+    second signal it no longer waits for running tasks.
     """
     found = _app(str(session.settings.need(APP, app)))
     named = session.settings.find(QUEUES, queues)
@@ -132,12 +141,12 @@ def _app(text: str) -> Any:
     found = target(text, "the app")
     if not isinstance(found, Conquiet):
         raise SettingsError(
-            f"{text} is no app but a {type(found).__qualname__}: it has to be a conquiet.Conquiet"
+            f"{text} is not an app but a {type(found).__qualname__}: it must be a conquiet.Conquiet"
         )
     session.settings.used[DSN.key] = Found(found.dsn, f"the DSN of {text}")
     if found.dsn.startswith("memory://"):
         raise SettingsError(
-            f"{text} is on memory://, which no other process can enqueue into: give the app {DSN.example}, or a server"
+            f"{text} uses memory://, into which no other process can enqueue: give the app {DSN.example}, or a server"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Fixtures for everything on Spark: one session for the whole run, and one Redis of the test's own to flush.
+"""Fixtures for everything on Spark: one session for the whole run, and one Redis that a test may flush.
 
 spark       a quiet local[2] session, shared by all tests: starting one takes longer than most tests
 one_redis   the URL of a flushed Redis (one flavour only; `redis_url` runs a test once per flavour)

@@ -1,4 +1,4 @@
-"""How drivers die: by themselves, at a named point, or killed at a random moment of their work."""
+"""How drivers die: they kill themselves at a named point, or are killed at a random moment of their work."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from tests.acceptance.fleet import Worker
 
 AT_RANDOM = "random"
-OVERLOADED = "Python worker failed to connect back"  # Spark gives a Python process 10 s to start, and no more
+OVERLOADED = "Python worker failed to connect back"  # Spark allows a Python process 10 s to start
 START_SECONDS = 300.0
 
 
 def nothing() -> None:
-    """What is done when a driver is ready, unless there is something to do."""
+    """The default action when a driver is ready."""
 
 
 def until_dead(
@@ -26,7 +26,7 @@ def until_dead(
     life_seconds: float = 120.0,
     when_ready: Callable[[], object] = nothing,
 ) -> int | None:
-    """Wait for the driver's death, or bring it about; its exit code. It may also run out of work first."""
+    """Wait for the driver's death, or kill it; returns its exit code. It may also run out of work first."""
     deadline = time.monotonic() + START_SECONDS
     dies_at: float | None = None
     while driver.exit_code() is None:

@@ -1,4 +1,4 @@
-"""The session: quiet, on this very Python, wherever it is told to run; and clear words when something is missing."""
+"""The session: quiet, on this very Python, on the chosen master; and clear errors when something is missing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_the_defaults_suit_one_machine_and_conf_wins(spark: SparkSession) -> Non
     assert spark.sparkContext.master == "local[2]"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert conf.get("spark.ui.enabled") == "false"
-    assert conf.get("spark.driver.memory") == "1g"  # as the fixture said
+    assert conf.get("spark.driver.memory") == "1g"  # set by the fixture
     options = conf.get("spark.driver.extraJavaOptions") or ""
-    assert "log4j2.configurationFile" in options  # ours, and the fixture's beside it
+    assert "log4j2.configurationFile" in options  # conquiet's, beside the fixture's
     assert "TieredStopAtLevel" in options
 
 

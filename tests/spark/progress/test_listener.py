@@ -1,4 +1,4 @@
-"""What a query is doing shows on the terminal and in the metrics."""
+"""The progress of a query is shown on the terminal and in the metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def screen(spark: SparkSession) -> Iterator[io.StringIO]:
 
 
 def until_said(screen: io.StringIO, text: str) -> list[str]:
-    """Spark tells its listeners a little later."""
+    """Spark notifies its listeners with a delay."""
     deadline = time.monotonic() + 30
     while text not in screen.getvalue():
         assert time.monotonic() < deadline, screen.getvalue()
@@ -81,7 +81,7 @@ def test_lost_entries_and_a_failed_query_are_told(
         if number == 0:
             fill(redis, range(20, 40))
             redis.xtrim("reports", maxlen=22, approximate=False)
-        if number == 3:  # what a task misses shows in the offset of the batch after it
+        if number == 3:  # a task's losses show in the offset of the next batch
             raise RuntimeError("the sink is broken")
 
     query.on_batch = lose_then_fail

@@ -1,6 +1,6 @@
-"""Writes on two executor processes, where a task fails and another loses its executor, each with a part of its rows staged.
+"""Writes on two executor processes: one task fails, another loses its executor, each with a part of its rows staged.
 
-`python -m tests.spark.sink.cluster '{…}'`. (Speculation does not happen here: Spark wants another host for it.)
+`python -m tests.spark.sink.cluster '{…}'`. (Speculation does not happen here: Spark needs another host for it.)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     for sink in work.sinks:
         columns = ["data"] if "url" in sink else ["get_json_object(data, '$.id') AS id", "data AS payload"]
         mishaps = _Mishaps(Path(work.folder, "url" if "url" in sink else "dsn"))
-        # Long enough for a few batches to fill the buffers on their way: otherwise no row reaches the sink before a mishap.
+        # Long enough that a few batches fill the buffers: otherwise no row reaches the sink before a mishap.
         rows = spark.range(0, ROWS, 1, PARTITIONS).selectExpr(
             f"""concat('{{"id":"job-', id, '","padding":"{PADDING}"}}') AS data"""
         )
@@ -74,7 +74,7 @@ def _refused(spark: SparkSession, work: Work) -> None:
 
 
 class _Mishaps:
-    """What happens to the tasks, each once, after a part of their rows has gone on to the sink."""
+    """The faults of the tasks, each once, after a part of their rows has reached the sink."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class _Mishaps:
         for number, batch in enumerate(batches):
             yield batch
             if number == 4 and partition == 0 and self._first("killed"):
-                os.kill(_parent(os.getppid()), signal.SIGKILL)  # the executor: it started the daemon, that us
+                os.kill(_parent(os.getppid()), signal.SIGKILL)  # the executor, the parent of the daemon
             if number == 4 and partition == 1 and self._first("failed"):
                 raise RuntimeError("as planned")
 

@@ -1,4 +1,4 @@
-"""The sinks, which end their driver at a named point: `CONQUIET_DOOM="<point> <nth> <pid of the driver>"`."""
+"""Sinks that end their driver at a named point: `CONQUIET_DOOM="<point> <nth> <pid of the driver>"`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pyspark_conquiet import DefaultSource
 
 DOOM = "CONQUIET_DOOM"
 STREAM_POINTS = (
-    "published",  # all rows are in the stream, the commit log does not know
+    "published",  # all rows are in the stream, but not in the commit log
     "midway",  # some chunks are in the stream
-    "begun",  # the journal has the batch, the stream nothing of it
-    "staged",  # the tasks are done, the journal knows nothing
+    "begun",  # the journal has the batch, the stream has none of it
+    "staged",  # the tasks are done, the journal has no entry
     "staging",  # a task has begun to stage
 )
 JOB_POINTS = (
-    "published",  # the jobs are there, the commit log does not know
+    "published",  # the jobs are there, but not in the commit log
     "uncommitted",  # the statement has run, its transaction is open
     "staged",
     "staging",

@@ -1,6 +1,6 @@
-"""A driver in a process of its own, for tests that kill it: `python -m tests.spark.sink.driver '{…}'`.
+"""A driver in its own process, for tests that kill it: `python -m tests.spark.sink.driver '{…}'`.
 
-It reads files of lines, one file to a batch, and writes them to a sink until none is left.
+It reads files of lines, one file per batch, and writes them to a sink until none is left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.spark.sink.doomed import DOOM, DoomedSource
 
 @dataclass(frozen=True)
 class Work:
-    """What a driver is told: `sinks` are options of the sinks, by the name of the folder each has."""
+    """The instructions for a driver: `sinks` are options of the sinks, by the name of the folder of each."""
 
     name: str
     folder: str
@@ -61,7 +61,7 @@ def main() -> None:
         )
         os.write(1, READY)
         query.awaitTermination()
-    os._exit(0)  # whatever of Spark still wants to be stopped in order has no more to do here
+    os._exit(0)  # an orderly stop of Spark has nothing left to do
 
 
 def _end_with_the_parent() -> None:

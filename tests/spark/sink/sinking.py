@@ -1,4 +1,4 @@
-"""Sinks without Spark around them: what tasks and the commit do, called by hand."""
+"""Sinks without Spark: the work of tasks and of the commit, called by hand."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def job_rows(
 
 
 def entries(client: redis.Redis) -> list[str]:
-    """What is in the stream, in order; every entry is exactly one field `data`."""
+    """The entries of the stream, in order; each has exactly one field, `data`."""
     found = []
     for _, fields in client.xrange(STREAM):
         assert list(fields) == [b"data"]

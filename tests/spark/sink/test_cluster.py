@@ -1,4 +1,4 @@
-"""On executors of their own: tasks that fail or lose their executor add nothing twice."""
+"""On separate executors: tasks that fail or lose their executor write nothing twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_mishaps_of_tasks_change_nothing(
             Counter(job.id for job in store.list(limit=10_000)),
         ]
         pushed = client.info("commandstats")["cmdstat_rpush"]["calls"]
-        assert pushed > ROWS // BATCH_ROWS  # the attempts that failed had staged something
+        assert pushed > ROWS // BATCH_ROWS  # the failed attempts had staged something
     wanted = Counter(f"job-{n}" for n in range(ROWS))
     record_figure(
         "Spark: tasks that write to a stream and to jobs fail, and lose their executor to kill -9",

@@ -17,11 +17,11 @@ from tests.abuse.corpus import Hostile, corpus
 
 STREAM, GROUP = "reports", "spark"
 GOOD = b'{"good":true}'
-LATEST = "18446744073709551610"  # an id that somebody chose: no timestamp is as late
+LATEST = "18446744073709551610"  # an id chosen by its producer: later than any timestamp
 
 
 def added(redis: Redis) -> dict[str, str | None]:
-    """The corpus as strangers may add it, good entries between; each id with the `data` that its row must have."""
+    """Add the corpus between good entries; returns each id with the `data` that its row must have."""
     entries: list[tuple[dict[bytes, bytes], str | None]] = []
     for one in corpus():
         entries.append(({b"data": one.raw}, utf8(one.raw)))
@@ -35,7 +35,7 @@ def added(redis: Redis) -> dict[str, str | None]:
         pipeline.xadd(STREAM, {"data": b"\xff"})
         pipeline.xadd(STREAM, {"data": GOOD})
         ids = [found.decode() for found in pipeline.execute()]
-    assert ids[-1] == f"{LATEST}-3"  # the server goes on from there
+    assert ids[-1] == f"{LATEST}-3"  # the server continues from there
     return dict(zip(ids, [data for _, data in entries] + [GOOD.decode(), None, GOOD.decode()], strict=True))
 
 
@@ -75,7 +75,7 @@ def test_a_query_survives_every_entry_and_the_good_ones_arrive(
         goods = {id for id, data in expected.items() if data == GOOD.decode()}
         assert len(goods) == len(corpus()) + 2
         assert {id for id, row in rows.items() if row.payload and row.payload.good} == goods
-        # The query lives: what is added now arrives too, and nothing again.
+        # The query survives: new entries arrive too, and nothing arrives again.
         redis.xadd(STREAM, {"data": GOOD})
         run()
         assert set(rows) == {*expected, f"{LATEST}-4"}
@@ -84,7 +84,7 @@ def test_a_query_survives_every_entry_and_the_good_ones_arrive(
 
 
 def frame_of(spark: SparkSession, rows: list[Hostile]) -> DataFrame:
-    """Their bytes as strings of Spark's, which nobody checks."""
+    """The inputs' bytes as Spark strings, which are not checked."""
     data = [(f"{number:04}", bytearray(row.raw)) for number, row in enumerate(rows)]
     return spark.createDataFrame(data, "id STRING, raw BINARY").selectExpr(
         "id", "CAST(raw AS STRING) AS text"
@@ -131,7 +131,7 @@ def test_every_input_becomes_a_job_or_is_refused(spark: SparkSession, tmp_path: 
 def test_a_watermark_is_not_moved_by_an_id_that_is_no_time(
     spark: SparkSession, one_redis: str, tmp_path: Path
 ) -> None:
-    """Otherwise one entry of a stranger's would make all that follow too late, and they would be dropped."""
+    """Otherwise one such entry would make all later ones too late, and they would be dropped."""
     rows: list[str] = []
 
     def run() -> Any:

@@ -1,4 +1,4 @@
-"""The job sink by itself, on PostgreSQL and SQLite: staged, published in one step, once."""
+"""The job sink by itself, on PostgreSQL and SQLite: staged, and published in one step, exactly once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ids_of(store: JobStore) -> list[str]:
 
 
 def drain(store: JobStore) -> list[str]:
-    """Do all the work there is, and forget it."""
+    """Do all the work there is, and prune it."""
     done = []
     while jobs := store.claim(QUEUE, 1_000):
         store.ack_many(jobs)
@@ -102,7 +102,7 @@ def test_rows_become_jobs(dsn: str, store: JobStore) -> None:
 
 
 def test_a_batch_comes_in_once_whatever_was_done_with_its_jobs(dsn: str, store: JobStore) -> None:
-    """Not by the ids alone: those are free again when the jobs are done and pruned."""
+    """The ids alone do not ensure it: they are free again when the jobs are done and pruned."""
     sink, ids = job_sink(dsn), [f"job-{n:02}" for n in range(10)]
     sink.publish(stage(sink, 0, ids[:6], ids[6:]), batch(0))
     assert sorted(drain(store)) == ids
@@ -153,9 +153,9 @@ def test_an_aborted_batch_leaves_nothing(dsn: str, store: JobStore) -> None:
 
 def test_attempts_that_lost_are_removed_by_the_commit(dsn: str, store: JobStore) -> None:
     sink = job_sink(dsn)
-    stage(sink, 0, ["a", "b"])  # of a driver that was killed, or the slower of two attempts
+    stage(sink, 0, ["a", "b"])  # of a killed driver, or the slower of two attempts
     sink.publish(stage(sink, 0, ["a", "b"]), batch(0))
-    stage(sink, 0, ["a", "b"])  # ... one that came to its end after the commit
+    stage(sink, 0, ["a", "b"])  # ... of one that finished after the commit
     sink.publish(stage(sink, 1, ["c"]), batch(1))
     assert ids_of(store) == ["a", "b", "c"]
     assert left_behind(dsn) == 0
@@ -171,7 +171,7 @@ def test_what_others_have_staged_meanwhile_stays(dsn: str, store: JobStore) -> N
 
 
 def test_a_commit_does_not_wait_for_a_task_of_another_query(postgres_dsn: str) -> None:
-    """It is staging, in a transaction that takes its time: its rows are left alone."""
+    """That task is staging in a long transaction: its rows are left alone."""
     sink, begun, go_on = job_sink(postgres_dsn), threading.Event(), threading.Event()
     staged: list[Staged] = []
 
@@ -210,7 +210,7 @@ def test_staging_and_journals_expire(dsn: str, store: JobStore) -> None:
 
 
 def test_staging_that_is_gone_is_an_error_and_publishes_nothing(dsn: str, store: JobStore) -> None:
-    """As when PostgreSQL has crashed: the table is unlogged."""
+    """For example after a crash of PostgreSQL: the table is unlogged."""
     sink = job_sink(dsn)
     staged = stage(sink, 0, ["a", "b"], ["c"])
     execute(dsn, "DELETE FROM conquiet_spark_staging WHERE id = 'b'")

@@ -1,4 +1,4 @@
-"""Drivers killed -9 while they write, at named points and at random; batches are replayed, rows are not doubled."""
+"""Drivers killed -9 while they write, at named points and at random; batches are replayed, rows are not duplicated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.sink.doomed import JOB_POINTS, STREAM_POINTS
 from tests.spark.sink.driver import Work
 from tests.spark.sink.sinking import QUEUE, STREAM
 
-ROWS = 3_000  # of one batch: some chunks for each of two tasks
+ROWS = 3_000  # of one batch: a few chunks for each of two tasks
 
 
 @pytest.mark.campaign
@@ -38,7 +38,7 @@ def test_every_row_arrives_once_however_often_the_driver_is_killed(
 ) -> None:
     chance = random.Random()
     deaths: Counter[str] = Counter()
-    done: list[str] = []  # ids of jobs that were done, and pruned: a replay that adds them again is seen
+    done: list[str] = []  # ids of jobs that were done and pruned, so that a replay that adds them again shows
     began = time.monotonic()
     with (
         RedisServer() as server,
@@ -93,9 +93,9 @@ def test_every_row_arrives_once_however_often_the_driver_is_killed(
 
 
 def fates(kills: int, chance: random.Random) -> list[tuple[str, str]]:
-    """Sinks in turn; at each point alike, and a fifth of them at random."""
+    """Sinks in turn; each point equally often, and a fifth at random."""
     streams, jobs = (itertools.cycle((*points, AT_RANDOM)) for points in (STREAM_POINTS, JOB_POINTS))
-    for _ in range(chance.randrange(30)):  # a short run does not always begin with the same
+    for _ in range(chance.randrange(30)):  # a short run does not always start with the same fate
         next(streams), next(jobs)
     return [("jobs", next(jobs)) if number % 2 else ("stream", next(streams)) for number in range(kills)]
 
@@ -105,7 +105,7 @@ def _nth(fate: str, chance: random.Random) -> int:
 
 
 class Lines:
-    """The files that drivers read, a batch each, and all that is in them."""
+    """The files that drivers read, one per batch, and everything in them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -118,12 +118,12 @@ class Lines:
         lines = [json.dumps({"id": f"job-{n}"}) for n in range(len(written), len(written) + ROWS)]
         file = folder / f".{len(written):08}"
         file.write_text("\n".join(lines))
-        file.rename(folder / file.name[1:])  # Spark leaves alone what begins with a dot
+        file.rename(folder / file.name[1:])  # Spark ignores files that begin with a dot
         written += lines
 
 
 def drain(store: JobStore) -> list[str]:
-    """Do the work there is, and forget it: the ids of these jobs are free again."""
+    """Do the work there is, and prune it: the ids of these jobs are free again."""
     done = []
     while jobs := store.claim(QUEUE, 1_000, lease_ttl=60.0):
         assert all(result.ok for result in store.ack_many(jobs))

@@ -1,4 +1,4 @@
-"""What the sinks refuse, and what they say."""
+"""What the sinks refuse, and with which message."""
 
 from __future__ import annotations
 

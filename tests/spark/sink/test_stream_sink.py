@@ -1,4 +1,4 @@
-"""The Redis sink by itself: staged, published once, from wherever it was cut off."""
+"""The Redis sink by itself: staged, and published exactly once, from any point of interruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cut(Exception):
 
 
 class CutSink(StreamSink):
-    """Dies after so many steps of publishing: with 0, right after the journal was begun."""
+    """Dies after this many steps of publishing: with 0, right after the journal was begun."""
 
     def __init__(self, url: str, steps: int) -> None:
         super().__init__(stream_options(url), DATA)
@@ -53,7 +53,7 @@ class CutSink(StreamSink):
 
 
 def stage(sink: StreamSink, number: int, *partitions: list[str]) -> list[Staged]:
-    """Each partition in Arrow batches of 1,000 rows, which become a chunk each."""
+    """Each partition in Arrow batches of 1,000 rows, one chunk each."""
     return [
         sink.stage(
             (arrow(rows[begin : begin + 1_000]) for begin in range(0, len(rows), 1_000)),
@@ -78,7 +78,7 @@ def test_rows_become_entries_in_order(redis_url: str, client: redis.Redis) -> No
 def test_a_batch_that_was_cut_off_is_finished_by_its_replay(
     redis_url: str, client: redis.Redis, steps: int, replayed_as: str
 ) -> None:
-    """At any step, and however the replay spreads its rows."""
+    """Interrupted at any step, and however the replay partitions its rows."""
     rows = texts(5_500)
     cut = CutSink(redis_url, steps)
     with pytest.raises(Cut):
@@ -95,7 +95,7 @@ def test_a_published_batch_adds_nothing_when_it_comes_again(redis_url: str, clie
     sink, rows = stream_sink(redis_url), texts(2_000)
     sink.publish(stage(sink, 0, rows[:1_000]), batch(0))
     sink.publish(stage(sink, 1, rows[1_000:]), batch(1))
-    for number in (1, 0):  # also one before the last
+    for number in (1, 0):  # also an earlier one
         sink.publish(stage(sink, number, rows), batch(number))
     assert entries(client) == rows
     assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
@@ -120,7 +120,7 @@ def test_a_batch_that_was_begun_is_finished_before_the_next(redis_url: str, clie
 
 
 def test_two_drivers_with_one_batch_publish_it_once(redis_url: str, client: redis.Redis) -> None:
-    """The one that was taken for dead, and its successor."""
+    """A driver that was taken for dead, and its successor."""
     rows = texts(20_000)
     sink = stream_sink(redis_url)
     both = [stage(sink, 0, rows[:9_000], rows[9_000:]) for _ in range(2)]
@@ -135,14 +135,14 @@ def test_two_drivers_with_one_batch_publish_it_once(redis_url: str, client: redi
 def test_an_aborted_batch_leaves_nothing(redis_url: str, client: redis.Redis) -> None:
     sink = stream_sink(redis_url)
     staged = stage(sink, 0, texts(1_500), texts(1_500))
-    sink.discard(staged[:1], batch(0))  # Spark has a message of one; the other attempt failed at its end
+    sink.discard(staged[:1], batch(0))  # Spark has the message of one; the other attempt failed at its end
     assert client.keys("*") == []
 
 
 def test_an_abort_after_the_commit_has_begun_keeps_what_is_recorded(
     redis_url: str, client: redis.Redis
 ) -> None:
-    """Spark calls abort when commit fails, too: what was promised to the replay must stay."""
+    """Spark also calls abort when commit fails: what the journal promises to the replay must stay."""
     rows = texts(3_000)
     cut = CutSink(redis_url, 1)
     staged = stage(cut, 0, rows)
@@ -156,7 +156,7 @@ def test_an_abort_after_the_commit_has_begun_keeps_what_is_recorded(
 
 def test_attempts_that_lost_are_removed_by_the_commit(redis_url: str, client: redis.Redis) -> None:
     sink = stream_sink(redis_url)
-    stage(sink, 0, texts(10))  # of a driver that was killed, or the slower of two attempts
+    stage(sink, 0, texts(10))  # of a killed driver, or the slower of two attempts
     sink.publish(stage(sink, 0, texts(10)), batch(0))
     assert entries(client) == texts(10)
     assert set(client.keys("*")) == {JOURNAL, STREAM.encode()}
@@ -186,7 +186,7 @@ def test_staging_that_is_gone_is_an_error_and_publishes_nothing(redis_url: str, 
     with pytest.raises(StagingLostError, match="stagingSeconds"):
         sink.publish(staged, batch(0))
     assert client.xlen(STREAM) == 0
-    sink.publish(stage(sink, 0, texts(10)), batch(0))  # nothing was recorded: the next attempt begins anew
+    sink.publish(stage(sink, 0, texts(10)), batch(0))  # nothing was recorded: the next attempt starts over
     assert entries(client) == texts(10)
 
 

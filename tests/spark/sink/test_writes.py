@@ -61,7 +61,7 @@ def test_without_a_column_data_whole_rows_are_written(spark: SparkSession, one_r
 
 
 def test_a_write_that_fails_leaves_nothing(spark: SparkSession, one_redis: str) -> None:
-    """One task stages its rows, another cannot: all of them are taken back."""
+    """One task stages its rows, another cannot: all of them are removed."""
     rows = spark.range(0, 4_000, 1, 2).selectExpr("if(id = 3999, 'hunter2', '{}') AS data")
     with pytest.raises(
         PySparkException, match="data of row 2000 of this task was refused: not UTF-8 JSON"
@@ -76,7 +76,7 @@ def test_a_dataframe_goes_to_a_job_store(spark: SparkSession, postgres_dsn: str)
     jobs = spark.range(500).selectExpr(
         "concat('job-', id) AS id", "'{}' AS payload", "cast(id % 7 AS int) AS priority"
     )
-    for _ in range(2):  # the second time, the ids are known
+    for _ in range(2):  # the second time, the ids exist
         jobs.write.format("conquiet").mode("append").options(dsn=postgres_dsn, queue=QUEUE).save()
     with open_store(postgres_dsn) as store:
         assert sorted(job.id for job in store.list(limit=1_000)) == sorted(f"job-{n}" for n in range(500))
@@ -110,7 +110,7 @@ def test_what_is_refused_is_told_to_the_caller(
 
 
 class Lines:
-    """A streaming query from files of lines to a sink, a file to a batch."""
+    """A streaming query from files of lines to a sink, one file per batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, columns: list[str], **options: str) -> None:
         self._spark = spark

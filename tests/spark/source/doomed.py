@@ -1,4 +1,4 @@
-"""The source, which ends its driver at a named point: `CONQUIET_DOOM="<point> <nth> <pid of the driver>"`."""
+"""A source that ends its driver at a named point: `CONQUIET_DOOM="<point> <nth> <pid of the driver>"`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyspark_conquiet import DefaultSource
 
 DOOM = "CONQUIET_DOOM"
 POINTS = (
-    "opened",  # the ledger is ours, nothing read yet
+    "opened",  # the ledger is open, nothing is read yet
     "claimed",  # a block is in the ledger, in no offset
     "offset",  # the offset is made, not logged
     "planned",  # the offset is logged, the batch about to run
     "reading",  # a task has handed out its first rows
     "written",  # the sink has the batch, the commit log does not
     "committed",  # the commit log has it, nothing is acknowledged
-    "settled",  # a first block of it is
+    "settled",  # a first block of it is acknowledged
 )
 
 _times: dict[str, int] = {}

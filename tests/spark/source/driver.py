@@ -1,7 +1,7 @@
-"""A driver in a process of its own, for tests that kill it: `python -m tests.spark.source.driver '{…}'`.
+"""A driver in its own process, for tests that kill it: `python -m tests.spark.source.driver '{…}'`.
 
-Its sink is a folder of Parquet files for each batch id, written anew when a batch comes again. Without a fate it
-ends by itself when there is nothing left.
+Its sink is a folder of Parquet files for each batch id, overwritten when a batch is replayed. Without a fate it ends by
+itself when there is nothing left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.spark.source.queries import CONSUMER, GROUP, STREAM
 
 @dataclass(frozen=True)
 class Work:
-    """What a driver is told."""
+    """The instructions for a driver."""
 
     name: str
     url: str
@@ -70,7 +70,7 @@ def main() -> None:
     )
     os.write(1, READY)
     query.awaitTermination()
-    os._exit(0)  # whatever of Spark still wants to be stopped in order has no more to do here
+    os._exit(0)  # an orderly stop of Spark has nothing left to do
 
 
 def _end_with_the_parent() -> None:

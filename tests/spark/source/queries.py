@@ -1,4 +1,4 @@
-"""Streaming queries over a Redis stream, with a sink that remembers."""
+"""Streaming queries over a Redis stream, with a sink that keeps its rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Query:
         return writer.trigger(**(trigger or {"availableNow": True})).start()
 
     def run(self) -> StreamingQuery:
-        """All that is there now."""
+        """Process everything that is there now."""
         query = self.start()
         query.awaitTermination()
         return query

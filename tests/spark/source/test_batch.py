@@ -1,4 +1,4 @@
-"""The batch read of a stream: by id, by time, in parts that neither overlap nor leave gaps."""
+"""The batch read of a stream: by id, by time, in ranges that neither overlap nor leave gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def redis(one_redis: str) -> Iterator[Redis]:
 
 @pytest.fixture
 def stream(redis: Redis) -> list[str]:
-    """Entries at 0, 1, 2, … seconds past a whole hour, in uneven numbers."""
+    """Entries at 0, 1, 2, … seconds past a full hour, in uneven numbers."""
     ids = [
         f"{1_800_000_000_000 + second * 1_000}-{n}" for second in range(10) for n in range(1 + second * 90)
     ]

@@ -22,7 +22,7 @@ from tests.spark.source.doomed import POINTS
 from tests.spark.source.driver import Work
 from tests.spark.source.queries import CONSUMER, GROUP, STREAM, fill, sink_ids
 
-BACKLOG = 6_000  # entries that a driver finds, so that it does not run dry before it dies
+BACKLOG = 6_000  # entries waiting for a driver, so that it does not run dry before it dies
 
 
 @pytest.mark.campaign
@@ -59,7 +59,7 @@ def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
             )
             if code == -signal.SIGKILL:
                 deaths[fates.pop()] += 1
-            else:  # it did not get so far: another takes its place
+            else:  # it did not reach its point: another takes its place
                 assert OVERLOADED in driver.last_words(), driver.last_words()
         last = fleet.start(Work("last", server.url, str(tmp_path)))
         assert last.wait(START_SECONDS) == 0, last.last_words()
@@ -84,7 +84,7 @@ def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
             f"  Spark {len(ours):,}, plain consumer {len(plain.ids):,}, "
             f"missing {missing}, twice {twice}, pending {left}"
         )
-    assert Counter([*ours, *plain.ids]) == Counter(ids)  # every one, and every one once
+    assert Counter([*ours, *plain.ids]) == Counter(ids)  # every one, exactly once
     assert plain.ids
     assert ours
     assert left == 0
@@ -93,7 +93,7 @@ def test_every_entry_is_in_the_sink_once_however_often_the_driver_is_killed(
 
 
 def planned(kills: int, chance: random.Random) -> list[str]:
-    """Two in three at a named point, each point as often as another; a single one at any of them."""
+    """Two in three at a named point, each point equally often; a single one at any of them."""
     named = max(1, kills * 2 // 3)
     points = chance.sample(POINTS, len(POINTS)) * (named // len(POINTS) + 1)
     fates = [*points[:named], *[AT_RANDOM] * (kills - named)]
@@ -102,7 +102,7 @@ def planned(kills: int, chance: random.Random) -> list[str]:
 
 
 class PlainConsumer:
-    """One message at a time on a thread of its own, a little slower than Spark; it never reclaims."""
+    """Handles one message at a time on its own thread, a little slower than Spark; it never reclaims."""
 
     def __init__(self, url: str) -> None:
         self.ids: list[str] = []

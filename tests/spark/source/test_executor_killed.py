@@ -1,4 +1,4 @@
-"""On separate executor processes, one of them killed in the middle: nothing changes."""
+"""On separate executor processes, one of which is killed in the middle: nothing changes."""
 
 from __future__ import annotations
 

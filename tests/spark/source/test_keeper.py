@@ -1,4 +1,4 @@
-"""The keeper on a real Redis, without Spark: what is claimed, kept fresh and settled, and when."""
+"""The keeper on a real Redis, without Spark: what it claims, refreshes and settles, and when."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_successor_goes_on_where_the_checkpoint_ends(redis: Redis, make: Make)
     fill(redis, 60)
     first = make()
     one = first.next_batch(20, "")
-    first.commit(one[:1])  # only so much of it reaches Redis before the driver dies
+    first.commit(one[:1])  # only this much reaches Redis before the driver dies
     first.settle()
     two_and_more = first.next_batch(50, "")
     second = make()
@@ -105,10 +105,10 @@ def test_blocks_of_a_long_batch_are_kept_fresh(redis: Redis, make: Make) -> None
     recovery = RedisStreamsQueue(redis, QueueConfig("s", "g", "recovery"))
     deadline = time.monotonic() + 4.0
     while time.monotonic() < deadline:
-        assert recovery.claim_stale(3_000, 100) == []  # a busy machine may stand still for a second or two
+        assert recovery.claim_stale(3_000, 100) == []  # a busy machine may hang for a second or two
         time.sleep(0.05)
     keeper.close()
-    stale: set[str] = set()  # blocks are kept fresh one after the other, and may become stale so
+    stale: set[str] = set()  # blocks are refreshed one after the other, and may become stale in that order
 
     def all_are_stale() -> bool:
         stale.update(message.id for message in recovery.claim_stale(3_000, 100))
@@ -121,7 +121,7 @@ def test_blocks_of_a_long_batch_are_kept_fresh(redis: Redis, make: Make) -> None
 def test_a_block_whose_claim_was_not_answered_is_not_passed_over(
     redis: Redis, one_redis: str, make: Make
 ) -> None:
-    """The ledger has a block that the keeper does not know of: going on would take it for committed."""
+    """The ledger has a block that the keeper does not know: if the keeper went on, it would count as committed."""
 
     class AnswerLost(Ledger):
         def claim(self, count: int, bound: str = "") -> Claim | None:
@@ -169,4 +169,4 @@ def test_large_entries_are_claimed_in_small_blocks(redis: Redis, make: Make) -> 
     for _ in range(70):
         redis.xadd("s", {"data": "x" * 500_000})
     batch = make(block_entries=5_000).next_batch(70, "")
-    assert [block.count for block in batch] == [50, 8, 8, 4]  # some 4 MB, once their size is known
+    assert [block.count for block in batch] == [50, 8, 8, 4]  # about 4 MB, once their size is known

@@ -1,4 +1,4 @@
-"""The ledger's atomic steps, on every Redis there is."""
+"""The ledger's atomic steps, on every available Redis."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_settling_acknowledges_one_block_and_strikes_it_out(redis: Redis, ledger
     assert ledger.settle(first.block) == 2_500
     assert pending(redis) == [f"1-{n}" for n in range(2_501, 3_001)]
     assert redis.lrange(LEDGER, 0, -1) == [b"1-2501,1-3000,500"]
-    assert ledger.settle(first.block) == 0  # again changes nothing
+    assert ledger.settle(first.block) == 0  # a repetition changes nothing
     assert redis.llen(LEDGER) == 1
 
 
@@ -163,7 +163,7 @@ def test_entries_trimmed_before_anybody_got_them_are_counted_once(redis: Redis, 
 def test_losses_are_counted_right_whatever_is_read_and_trimmed(
     redis: Redis, ledger: Ledger, seed: int
 ) -> None:
-    """Against a model: what was added, minus what anybody got, minus what is still there, is what was lost."""
+    """Against a model: lost = added - delivered - still there."""
     chance = random.Random(seed)
     queue = RedisStreamsQueue(redis, QueueConfig(STREAM, GROUP, "plain"))
     added = got = told = 0
@@ -173,7 +173,7 @@ def test_losses_are_counted_right_whatever_is_read_and_trimmed(
             many = chance.randint(1, 10)
             add(redis, *(f"1-{n}" for n in range(added + 1, added + many + 1)))
             added += many
-            if added == many:  # from the first delivery on, Redis knows where the group stands
+            if added == many:  # from the first delivery on, Redis knows the group's position
                 claim = ledger.claim(1)
                 assert claim is not None
                 got += claim.block.count
@@ -185,7 +185,7 @@ def test_losses_are_counted_right_whatever_is_read_and_trimmed(
                 got += claim.block.count
                 told += claim.lost
         else:
-            # A plain consumer runs over the gap first: what it skips, it skips in silence.
+            # A plain consumer crosses the gap first: it skips entries silently.
             info = redis.xinfo_groups(STREAM)[0] if added else None
             first = redis.xinfo_stream(STREAM)["recorded-first-entry-id"] if added else b"0-0"
             if info and number(first) <= number(info["last-delivered-id"]) + 1:
@@ -209,7 +209,7 @@ def test_ledgers_of_different_readers_never_share_a_key() -> None:
 
 
 def test_a_bound_holds_to_the_last_digit_of_an_id(redis: Redis, ledger: Ledger) -> None:
-    """Such ids are more than a number of the server's scripts can tell apart."""
+    """The server's scripts cannot represent such ids exactly as numbers."""
     ids = ["18446744073709551608-1", "18446744073709551609-1", "18446744073709551609-9223372036854775807"]
     ids += ["18446744073709551609-9223372036854775808", "18446744073709551610-1"]
     add(redis, *ids)

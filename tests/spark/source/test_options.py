@@ -1,4 +1,4 @@
-"""Options are checked before anything is read, and say what to write instead."""
+"""Options are checked before anything is read; the error says what to write instead."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_offsets_are_small_and_come_back_as_they_were() -> None:
 def test_blocks_are_taken_from_the_front_and_spread_evenly() -> None:
     blocks = [Block(f"{n}-0", f"{n}-9", count) for n, count in enumerate([10, 10, 10, 30, 5])]
     assert take(blocks, 30) == blocks[:3]
-    assert take(blocks, 5) == blocks[:1]  # one at least
+    assert take(blocks, 5) == blocks[:1]  # at least one
     assert take([], 5) == []
     assert spread(blocks, 2) == [blocks[:3], blocks[3:]]
     assert [run for runs in (spread(blocks, 9),) for run in runs] == [[block] for block in blocks]

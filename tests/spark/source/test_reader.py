@@ -1,4 +1,4 @@
-"""Ranges of a stream as rows: the fast way and the careful one give the same, and nothing odd is lost."""
+"""Ranges of a stream as rows: the fast and the careful parser give the same, and no odd entry is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rows_carry_id_data_and_the_time_in_the_id(redis: Redis, reader: BlockRe
 @pytest.mark.parametrize(
     ("fields", "data"),
     [
-        ({"data": b'{\r\n "a": 1}'}, '{\r\n "a": 1}'),  # a line end of the protocol's own kind
+        ({"data": b'{\r\n "a": 1}'}, '{\r\n "a": 1}'),  # a line end as in the protocol
         ({"data": b"\r\n*2\r\n$4\r\ndata\r\n"}, "\r\n*2\r\n$4\r\ndata\r\n"),
         ({"data": b"\xff\xfe"}, None),  # not UTF-8
         ({"other": b"{}"}, None),
@@ -92,7 +92,7 @@ LATEST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 
 
 def test_an_id_that_is_no_time_costs_nothing_but_the_time(redis: Redis, reader: BlockReader) -> None:
-    """Anybody may choose the id of an entry, up to 2**64 - 1 milliseconds; from then on the server goes on from there."""
+    """A producer may choose any id up to 2**64 - 1 milliseconds; the server then continues from there."""
     ids = ["1-1", f"{LATEST}-0", f"{LATEST + 1}-0", "9223372036854775-1", "9223372036854775807-1"]
     ids += ["18446744073709551610-1"]
     for entry_id in ids:

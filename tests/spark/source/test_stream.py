@@ -43,7 +43,7 @@ def test_rows_carry_id_json_and_time_and_nothing_has_to_be_registered(
 ) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     ids = fill(redis, range(3))
-    redis.xadd(STREAM, {"other": "x"})  # malformed: a row without data, not a query that fails
+    redis.xadd(STREAM, {"other": "x"})  # malformed: a row without data, not a failed query
     redis.xadd(STREAM, {"data": "no JSON"})
     frame = query.frame().select("id", "data", "enqueued_at", payload("n INT"))
     out = str(tmp_path / "rows")
@@ -76,7 +76,7 @@ def test_entries_are_pending_until_the_sink_has_committed(redis: Redis, query: Q
     query.run()
     assert seen == [(100, True), (100, True), (50, True)]
     assert query.ids == ids
-    assert pending(redis) == 0  # the last batch too, although Spark never says that it is over
+    assert pending(redis) == 0  # the last batch too, although Spark never reports its end
     assert redis.keys("*ledger*") == [f"{{{STREAM}}}:conquiet-ledger:{GROUP}:{CONSUMER}:owner".encode()]
 
 
@@ -151,9 +151,7 @@ def test_plain_consumers_and_spark_share_a_group(redis: Redis, query: Query, one
         beside.start()
         ids: list[str] = []
         try:
-            while (
-                len(theirs) < 100 or len(query.ids) < 100
-            ):  # whoever is faster: the other gets its share too
+            while len(theirs) < 100 or len(query.ids) < 100:  # both must get a share
                 ids += fill(redis, range(100))
                 running.processAllAvailable()
             while len(theirs) + len(query.ids) < len(ids):
@@ -184,7 +182,7 @@ def test_trimmed_entries_fail_the_query_or_are_counted(redis: Redis, query: Quer
     query.options |= {"maxEntriesPerTrigger": "10", "partitions": "1"}
 
     def trim(number: int) -> None:
-        """After the second batch was claimed ahead, and one entry nobody has got yet."""
+        """When the second batch is already claimed, and one entry is not delivered yet."""
         fill(redis, range(20, 31))
         redis.xtrim(STREAM, minid=ids[-1], approximate=False)
 
@@ -192,7 +190,7 @@ def test_trimmed_entries_fail_the_query_or_are_counted(redis: Redis, query: Quer
     with pytest.raises(StreamingQueryException, match="entries are gone|of the 10 entries from .* are gone"):
         query.run()
     with pytest.raises(StreamingQueryException, match="failOnDataLoss=false"):
-        query.run()  # not only once
+        query.run()  # every time, not only once
     query.options["failOnDataLoss"] = "false"
     last = query.run()
     assert query.ids == [

@@ -11,7 +11,7 @@ from conquiet.task.exceptions import ExceptionCategory, TransactionException
 
 
 class Work(ConsumerTask):
-    """Does what its payload says; what it was called with is not kept: it runs in many processes."""
+    """Does what its payload says. It keeps no record of its calls: it runs in many processes."""
 
     def __init__(self) -> None:
         self.tries: dict[str, int] = {}
@@ -44,7 +44,7 @@ def _work(payload: dict[str, Any], tries: int) -> Any:
 
 
 class Careless(ConsumerTask):
-    """Puts its payload into its errors, and knows that it does."""
+    """Puts its payload into its errors, and declares that it does."""
 
     def process_transaction(self, transaction: Transaction) -> Any:
         if transaction.payload.get("refuse"):

@@ -1,4 +1,4 @@
-"""Tasks on executors: the outcomes that the engine has in one process, as rows."""
+"""Tasks on executors: the same outcomes as the engine in one process, as rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.spark.tasks.tasks import AsyncWork, Careless, Work
 
 pytestmark = pytest.mark.clause("P-06")
 
-# Spark's Python processes need not be able to import the tests: it ships these classes with the tasks.
+# Spark's Python processes need not be able to import the tests: Spark ships these classes with the tasks.
 cloudpickle.register_pickle_by_value(tasks)
 
 PAYLOADS: dict[str, dict[str, Any]] = {
@@ -135,7 +135,7 @@ def test_the_loops_timeout_leaves_the_rest_unsettled(spark: SparkSession) -> Non
         found = run_task(rows, Work(), policy).collect()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert len(found) == 20  # a row for every row, in whatever batch it was
+    assert len(found) == 20  # a row for every row, in any batch
     assert {row.status for row in found} == {"succeeded", "unsettled"}
     assert sum(row.status == "unsettled" for row in found) >= 15
     assert "not begun: the loop's timeout came first" in {row.error for row in found}
@@ -165,7 +165,7 @@ def test_refused(spark: SparkSession) -> None:
 
 
 def test_a_task_made_in_the_program_itself(spark: SparkSession) -> None:
-    """Spark ships what no module has, as it does for functions."""
+    """Spark ships classes that are in no module, as it does functions."""
 
     class Doubles(ConsumerTask):
         def __init__(self, factor: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows of outputs and of job history drawn at random, and the same analytics in plain Python."""
+"""Random rows of outputs and of job history, and the same analytics in plain Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def frame(spark: SparkSession, rows: list[Row], schema: pa.Schema) -> DataFrame:
 
 
 def draw_verdicts(seed: int, reports: int) -> list[Row]:
-    """Some reports with several attempts, in any order; the newest counts."""
+    """Some reports have several attempts, in any order; the newest counts."""
     random_ = random.Random(seed)
     rows = []
     for number in range(reports):
@@ -86,7 +86,7 @@ def outcomes(verdicts: Iterable[Row], by: tuple[str, ...]) -> list[Row]:
 
 
 def draw_trust(seed: int, events: int) -> list[Row]:
-    """Over two weeks, with moments right at midnight; enough of it that scores are clamped."""
+    """Events over two weeks, some exactly at midnight; enough of them that scores are clamped."""
     random_ = random.Random(seed)
     rows = []
     for _ in range(events):
@@ -102,7 +102,7 @@ def draw_trust(seed: int, events: int) -> list[Row]:
 
 
 def scores(trust: Iterable[Row]) -> list[Row]:
-    """Per affiliate and day with an event."""
+    """Scores per affiliate and day with an event."""
     rules = DEFAULT_RULES.trust
     days: dict[tuple[str, date], list[int]] = defaultdict(list)
     for row in trust:
@@ -148,7 +148,7 @@ def draw_attempts(seed: int, jobs: int) -> list[Row]:
     rows = []
     for number in range(jobs):
         enqueued = START + timedelta(microseconds=random_.randrange(10**10))
-        # Some ids come twice: the first job of that name was pruned.
+        # Some ids occur twice: the first job with that id was pruned.
         job = {
             "job_id": f"job {number % (jobs - jobs // 10)}",
             "queue": random_.choice(["a", "b", "b", "só"]),

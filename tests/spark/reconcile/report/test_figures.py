@@ -1,4 +1,4 @@
-"""From the outputs of reconciliation and the history of jobs to the figures, and to the file."""
+"""From the outputs of reconciliation and the history of jobs to the figures, and to the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUARANTINE = pa.schema([("reason", pa.string())])
 
 @pytest.fixture(scope="module")
 def outputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ReconcileOutputs:
-    """Tables as a stream leaves them, in folders of days and micro-batches."""
+    """Tables as a stream writes them, in folders of days and micro-batches."""
     folder = tmp_path_factory.mktemp("outputs")
     verdicts = drawn.draw_verdicts(seed=8, reports=1_500)
     for row in verdicts:
@@ -109,7 +109,7 @@ def test_affiliates_come_in_the_order_of_what_is_certain(
     assert [(one.name, one.reports, one.score) for one in figures.affiliates] == [
         (row["affiliate_id"], row["reports"], scores[row["affiliate_id"]]) for row in rows
     ]
-    assert wilson(1, 1) < wilson(50, 80)  # one of one is no proof
+    assert wilson(1, 1) < wilson(50, 80)  # one of one proves little
 
 
 def test_trust_goes_over_all_days(figures: ReportFigures) -> None:
@@ -149,7 +149,7 @@ def test_the_page_shows_them(figures: ReportFigures, tmp_path: Path) -> None:
 
 
 def test_the_outputs_of_reconciliation_have_the_columns(spark: SparkSession) -> None:
-    """Only looked at by Spark, not run: the page of the documentation does that."""
+    """Spark only analyses the plan here; the page of the documentation runs it."""
     reports = spark.createDataFrame(cases.REPORTS.empty_table())
     judged = reconcile_batch(reports, spark.createDataFrame(cases.METRICS.empty_table()), as_of=cases.AS_OF)
     assert outcome_rates(judged.verdicts).columns

@@ -1,4 +1,4 @@
-"""Waiting and processing times, from drawn attempts and from real job stores."""
+"""Waiting and processing times, from random attempts and from real job stores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_outcomes_of_attempts_are_counted(spark: SparkSession) -> None:
 
 
 def worked(store: JobStore, clock: ManualClock) -> None:
-    """Ten jobs: number n waits n seconds and takes 10 n ms; one of them fails first, one is given back, one is left."""
+    """Ten jobs: number n waits n seconds and takes 10 n ms; one fails first, one is given back, one is left."""
     store.enqueue_many("mail", [{"n": n} for n in range(10)])
     for n in range(9):
         clock.advance(1.0)
@@ -118,7 +118,7 @@ def test_jobs_that_are_removed_while_pages_are_read_hide_no_others(
         jobs = store.claim("mail", limit=20)
         store.ack_many(jobs[:3])
         clock.advance(100.0)
-        jobs = store.claim("mail", limit=20)  # their leases are over
+        jobs = store.claim("mail", limit=20)  # their leases have expired
         store.ack_many(jobs)
         seen: set[str] = set()
         for page in analytics_jobs._chunks(store, None, 4):

@@ -1,4 +1,4 @@
-"""Outcome rates, trust over time and quarantine reasons are what plain Python counts, in the columns that are stated."""
+"""Outcome rates, trust over time and quarantine reasons equal those of plain Python, in the documented columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.clause("P-13")
 
 @pytest.fixture(params=["UTC", "America/New_York"])
 def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    """A session of a user's own may have another zone: days are those of UTC all the same."""
+    """A user's session may have another time zone: days are those of UTC all the same."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", request.param)
     yield request.param
@@ -58,7 +58,7 @@ def test_outcomes_are_counted_by_the_newest_verdict(spark: SparkSession, by: tup
 def test_trust_is_added_up_and_clamped_per_day(spark: SparkSession, zone: str) -> None:
     rows = drawn.draw_trust(seed=2, events=3_000)
     expected = drawn.scores(rows)
-    assert {0, 100} <= {row["score_hundredths"] for row in expected}  # both ends were met
+    assert {0, 100} <= {row["score_hundredths"] for row in expected}  # both limits are reached
     by_day = trust_by_day(drawn.frame(spark, rows, drawn.TRUST))
     assert collected(by_day, TRUST_BY_DAY) == in_order(expected)
     means = drawn.means(expected)
@@ -67,7 +67,7 @@ def test_trust_is_added_up_and_clamped_per_day(spark: SparkSession, zone: str) -
 
 
 def test_an_affiliate_counts_on_days_without_an_event(spark: SparkSession) -> None:
-    """Seldom seen ones: the mean must not be that of the day's own events."""
+    """For affiliates with few events: the mean must not be that of the day's own events."""
     rows = drawn.draw_trust(seed=3, events=24)
     means = drawn.means(drawn.scores(rows))
     assert any(row["affiliates"] > row["events"] for row in means)

@@ -1,4 +1,4 @@
-"""Reports and metrics drawn at random with every edge in them, and what the per-job path makes of them."""
+"""Random reports and metrics that cover every edge, and the results of the per-job path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METRICS = pa.schema(
 )
 
 Row = dict[str, Any]
-# What makes a good report a bad one, and the field that the reason must begin with.
+# What makes a good report invalid, and the field that the reason must begin with.
 SPOILED: tuple[tuple[str, Any], ...] = (
     ("claimed_views", None),
     ("claimed_clicks", -1),
@@ -62,13 +62,13 @@ SPOILED: tuple[tuple[str, Any], ...] = (
 
 @dataclass
 class Cases:
-    """`reports` and `metrics` are rows as they are handed in, duplicates and bad ones among them."""
+    """`reports` and `metrics` are input rows, duplicates and invalid ones among them."""
 
     reports: list[Row] = field(default_factory=list)
     metrics: list[Row] = field(default_factory=list)
     good: dict[tuple[int, int], Row] = field(default_factory=dict)
     newest: dict[tuple[str, str], Row] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)  # for each bad row, the field that is wrong
+    refused: list[str] = field(default_factory=list)  # for each invalid row, the field that is wrong
 
 
 def draw(seed: int, count: int) -> Cases:
@@ -95,7 +95,7 @@ def draw(seed: int, count: int) -> Cases:
 
 
 def verdicts(cases: Cases, rules: Rules) -> Iterator[tuple[Row, Row | None]]:
-    """Of each good report, by the functions of the per-job path: the verdict's row, and the alert it raises."""
+    """For each valid report, by the functions of the per-job path: the verdict's row, and the alert it raises."""
     for report in cases.good.values():
         seen = cases.newest.get((report["platform"], report["post_id"]))
         observed = Metrics(None, None, None)
@@ -141,7 +141,7 @@ def _number(random_: random.Random) -> int:
 
 
 def _observe(random_: random.Random, cases: Cases, report: Row) -> None:
-    """Up to three observations of the report's post, some of them still to come, some impossible."""
+    """Up to three observations of the report's post, some of them in the future, some impossible."""
     key = {"platform": report["platform"], "post_id": report["post_id"]}
     claims = [report[f"claimed_{name}"] for name in Metrics._fields]
     for _ in range(random_.choice([0, 1, 1, 2, 3])):
@@ -163,7 +163,7 @@ def _observe(random_: random.Random, cases: Cases, report: Row) -> None:
 
 
 def _seen(random_: random.Random, claim: int) -> int | None:
-    """Close to the claim, mostly, so that every threshold is met from both sides."""
+    """Mostly close to the claim, so that every threshold is met from both sides."""
     kind = random_.random()
     if kind < 0.08:
         return None

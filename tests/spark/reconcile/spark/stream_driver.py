@@ -1,7 +1,8 @@
-"""A driver of the streaming reconciliation, for tests that kill it: `python -m tests.spark.reconcile.spark.stream_driver '{…}'`.
+"""A driver of the streaming reconciliation, for tests that kill it.
 
-It runs a query for each of its job stores, from the same stream to folders of their own. It dies at a point of the
-source (`tests.spark.source.doomed`), or around one of the writes of a micro-batch: `"before trust"`, `"after jobs"`.
+`python -m tests.spark.reconcile.spark.stream_driver '{…}'` runs a query for each job store, from one stream to
+separate folders. It dies at a point of the source (`tests.spark.source.doomed`), or around one of the writes of a
+micro-batch: `"before trust"`, `"after jobs"`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.spark.conftest import QUICK_TO_START
 from tests.spark.source.doomed import DOOM, DoomedSource, reached
 
 STREAM = "reports"
-# The writes of a micro-batch in the order in which they come, by the last names of their folders.
+# The writes of a micro-batch in order, by the last names of their folders.
 WRITES = (
     "aside quarantine",
     "aside judged",
@@ -44,7 +45,7 @@ POINTS = (*(f"before {write}" for write in WRITES), "after jobs")
 
 @dataclass(frozen=True)
 class Work:
-    """What a driver is told: `stores` are DSNs of job stores, by the name of the query's group and folder."""
+    """The instructions for a driver: `stores` are DSNs of job stores, by the name of the query's group and folder."""
 
     name: str
     url: str
@@ -62,7 +63,7 @@ class Work:
 def start(
     spark: SparkSession, work: Work, group: str, source: str = "conquiet", **trigger: Any
 ) -> StreamingQuery:
-    """The query of one group. All attempts are made at the same moment: whoever judges, the verdict is the same."""
+    """The query of one group. All attempts are made at the same time: the verdict is the same in every process."""
     options = {"url": work.url, "stream": STREAM, "group": group, "consumer": "query", "heartbeat": "1"}
     options |= {"maxEntriesPerTrigger": str(work.entries_per_batch), "partitions": "2"}
     folder = Path(work.folder, group)
@@ -93,11 +94,11 @@ def main() -> None:
     os.write(1, READY)
     for query in queries:
         query.awaitTermination()
-    os._exit(0)  # whatever of Spark still wants to be stopped in order has no more to do here
+    os._exit(0)  # an orderly stop of Spark has nothing left to do
 
 
 def _doom_writes() -> None:
-    """Spark's writer tells where it is."""
+    """Let Spark's writer report each write."""
     writer: Any = DataFrameWriter
     parquet, save, choose = writer.parquet, writer.save, writer.format
 

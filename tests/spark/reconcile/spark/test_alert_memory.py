@@ -1,4 +1,4 @@
-"""The set of alerts that were raised, when it is merged, cut short by a kill, and when time passes."""
+"""The set of raised alerts: when it is merged, when a kill interrupts a merge, and when time passes."""
 
 from __future__ import annotations
 

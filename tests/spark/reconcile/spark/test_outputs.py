@@ -1,4 +1,4 @@
-"""Outputs of a batch in files and databases: the same rows as in the frames, and once, whatever is repeated."""
+"""Outputs of a batch in files and databases: the same rows as in the frames, exactly once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_lines_that_are_the_same_are_all_there(
 
 
 def staged(database: OutputDatabase, run: str, rows: dict[str, list[tuple[Any, ...]]]) -> dict[str, int]:
-    """Stage as a task does. A row begins with what its table begins with, and the rest is null."""
+    """Stage rows as a task does. A row holds the first columns of its table, and the rest is null."""
     for table in TABLES:
         fields = [(name, ARROW[kind]) for name, kind in table.columns.items()]
         nothing = dict.fromkeys(table.columns)
@@ -265,7 +265,7 @@ def test_of_two_runs_with_the_same_attempts_one_enters_them(database: Database) 
     for run in runs:
         outputs.prepare(run)
         attempts = [(number, 1) for number in range(5_000)]
-        # One run comes to trust and the other to retries: of each attempt only one of them may be there.
+        # One run leads to trust and the other to retries: for each attempt only one of them may be there.
         follows = {"trust": attempts} if run == runs[0] else {"retries": [(n, 2) for n, _ in attempts]}
         counts = staged(outputs, run, {"verdicts": attempts, **follows})
         threads.append(threading.Thread(target=publish, args=(run, counts)))

@@ -1,4 +1,4 @@
-"""Inputs: columns that are wrong are refused, rows that are wrong are put aside, and the rest goes on."""
+"""Inputs: wrong columns are refused, wrong rows are quarantined, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_format_or_a_time_that_does_not_exist_is_refused(spark: SparkSession) 
 
 @pytest.mark.clause("P-07")
 def test_what_comes_twice_counts_once_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
-    """Reports of one number that differ: the earliest. Observations of one moment: together, the largest."""
+    """Of several reports with one id the earliest counts; of observations of one moment the largest values."""
     report = GOOD | {"attempt": 1}
     reports = [report, report | {"claimed_views": 9, "submitted_at": "2026-01-31T11:00:00Z"}, report]
     seen = [SEEN | {"views": None}, SEEN | {"clicks": None}, SEEN | {"views": 1, "clicks": 1}]

@@ -1,4 +1,4 @@
-"""The Spark path and the per-job path come to the same verdicts, bit by bit."""
+"""The Spark path and the per-job path produce the same verdicts, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports from a real queue to tables and retry jobs, once, whatever is replayed."""
+"""Reports from a real queue to tables and retry jobs, exactly once, whatever is replayed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
 
 
 class Pipeline:
-    """A query from a queue to a folder and a job store, that can be run again."""
+    """A query from a queue to a folder and a job store that can be run again."""
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
         self.spark, self.url, self.folder = spark, url, folder
@@ -79,7 +79,7 @@ class Pipeline:
         return {name: self.table(name) for name in TABLES}
 
     def forget_the_last_commit(self) -> None:
-        """As if the driver had been killed just before it: Spark runs the batch again."""
+        """As if the driver was killed just before the commit: Spark runs the batch again."""
         commits = self.folder / "checkpoint" / "commits"
         last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
         for file in (commits / str(last), commits / f".{last}.crc"):
@@ -88,7 +88,7 @@ class Pipeline:
 
 @pytest.fixture
 def pipeline(spark: SparkSession, one_redis: str, tmp_path: Path) -> Iterator[Pipeline]:
-    """Without the empty batch that Spark adds to tidy up its state: the last batch is one with reports."""
+    """Without the empty batch that Spark adds to clean up its state: the last batch is one with reports."""
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     yield Pipeline(spark, one_redis, tmp_path)
     spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
@@ -143,7 +143,7 @@ def test_from_the_queue_to_tables_and_jobs(pipeline: Pipeline) -> None:
 
 
 def test_a_replayed_batch_changes_nothing(pipeline: Pipeline) -> None:
-    """Not even if the platform has said more in between: half of the batch's effects may be there already."""
+    """Not even if the platform returns more meanwhile: half of the batch's effects may be there already."""
     pipeline.queue.enqueue_many([report(number) for number in range(40)])
     pipeline.run()
     before = pipeline.tables()
@@ -169,7 +169,7 @@ def test_a_batch_that_was_not_judged_in_full_is_judged_again(pipeline: Pipeline)
     pipeline.run()
     before = pipeline.tables()
     aside = sorted((pipeline.folder / "out" / "_aside").iterdir())
-    assert len(aside) == 1  # those before the last are gone
+    assert len(aside) == 1  # older ones are removed
     (aside[0] / "judged" / "_SUCCESS").unlink()
     shutil.rmtree(pipeline.folder / "out" / "trust")
     pipeline.forget_the_last_commit()
@@ -178,13 +178,13 @@ def test_a_batch_that_was_not_judged_in_full_is_judged_again(pipeline: Pipeline)
 
 
 def test_an_alert_is_raised_once_in_all_micro_batches(pipeline: Pipeline) -> None:
-    """Whichever attempt it was, whenever it came; and again when it comes after another status."""
+    """For any attempt, at any time; it is raised again when it follows another status."""
     pipeline.queue.enqueue_many([report(number) for number in range(0, 60, 2)])  # 2 micro-batches
     pipeline.run()
     raised = pipeline.table("alerts")
     assert [row["report_id"] for row in raised] == [0, 10, 20, 30, 40, 50]
     pipeline.queue.enqueue_many([report(number, attempt=2) for number in range(0, 60, 2)])
-    pipeline.queue.enqueue(report(2, attempt=2, claimed_views=1500))  # it came a moment ago, in other words
+    pipeline.queue.enqueue(report(2, attempt=2, claimed_views=1500))  # the same attempt, with other numbers
     pipeline.queue.enqueue(report(4, attempt=3, claimed_views=1500))
     pipeline.queue.enqueue(report(10, attempt=3, claimed_views=500))
     pipeline.run()

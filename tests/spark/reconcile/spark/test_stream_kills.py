@@ -1,4 +1,4 @@
-"""The streaming reconciliation killed -9, at named points and at random, ends with what an undisturbed one ends with."""
+"""The streaming reconciliation, killed -9 at named points and at random, ends with the result of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
     began = time.monotonic()
     stores = {"sqlite": f"sqlite:///{tmp_path}/jobs.db", "postgres": postgres_dsn}
     undisturbed = {"undisturbed": f"sqlite:///{tmp_path}/undisturbed.db"}
-    as_of = datetime.now(UTC)  # retries are due later than the test may take
+    as_of = datetime.now(UTC)  # retries are due after the end of the test
     write_metrics(tmp_path, as_of)
     with RedisServer() as server, connect(server.url) as client, Fleet(tmp_path) as fleet:
         entries = Entries(client, chance, as_of)
@@ -70,7 +70,7 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
             code = until_dead(driver, fates[-1], chance, at_random=(1.0, 20.0), life_seconds=240.0)
             if code == -signal.SIGKILL:
                 deaths.append(fates.pop())
-            elif code != 0:  # it did not get so far: another takes its place
+            elif code != 0:  # it did not reach its point: another driver takes its place
                 assert OVERLOADED in driver.last_words(), driver.last_words()
             for group in stores:
                 assert acknowledged(client, group) <= committed(tmp_path / group, client)
@@ -121,7 +121,7 @@ def planned(kills: int, chance: random.Random) -> list[str]:
 
 
 class Entries:
-    """What is in the stream, and what must come of it."""
+    """The entries of the stream, and the expected results."""
 
     def __init__(self, client: redis.Redis, chance: random.Random, as_of: datetime) -> None:
         self._client, self._chance = client, chance
@@ -147,7 +147,7 @@ class Entries:
                 ["no report", "{}", json.dumps(self._report(number, 1) | {"claimed_clicks": -number - 1})]
             )
         if kind < 0.3 and self._reports:
-            # Again, in the same words; or a further attempt.
+            # The same report again, or a further attempt.
             number, attempt = self._chance.choice(list(self._reports))
             attempt += self._chance.choice((0, 1))
         else:
@@ -170,7 +170,7 @@ class Entries:
         }
 
     def check(self, result: dict[str, list[str]]) -> None:
-        """That the undisturbed run itself is right, as far as it can be told without judging."""
+        """Check the undisturbed run itself, as far as possible without judging."""
         verdicts = [json.loads(row) for row in result["verdicts"]]
         assert Counter((row["report_id"], row["attempt"]) for row in verdicts) == Counter(list(self._reports))
         trust = [json.loads(row) for row in result["trust"]]
@@ -193,7 +193,7 @@ def _overclaims(number: int) -> bool:
 
 
 def write_metrics(folder: Path, as_of: datetime) -> None:
-    """Every other post was seen."""
+    """Every other post has metrics."""
     seen: Row = {"platform": "photos", "views": 1000, "clicks": 40, "conversions": 3}
     seen["observed_at"] = as_of - timedelta(hours=1)
     rows = [seen | {"post_id": f"p{number}"} for number in range(0, POSTS, 2)]
@@ -201,7 +201,7 @@ def write_metrics(folder: Path, as_of: datetime) -> None:
 
 
 def result(folder: Path, dsn: str) -> dict[str, list[str]]:
-    """All rows of all tables, and the jobs, as texts."""
+    """All rows of all tables, and the jobs, as text."""
     found = {
         table: [
             _text(row)
@@ -230,7 +230,7 @@ def _text(row: Row) -> str:
 
 
 def committed(folder: Path, client: Any) -> set[bytes]:
-    """The entries of the micro-batches that Spark's commit log has."""
+    """The entries of the micro-batches in Spark's commit log."""
     return {
         entry
         for log in _logs(folder / "checkpoint" / "commits")
@@ -244,13 +244,13 @@ def _logs(folder: Path) -> Iterator[Path]:
 
 
 def _end(log: Path) -> Offset:
-    """Of a micro-batch: the log has a line with its version, one with metadata, and one for each source."""
+    """The end offset of a micro-batch: the log has a line with its version, one with metadata, and one per source."""
     offset: dict[str, Any] = json.loads(log.read_text().splitlines()[2])
     return Offset.from_dict(offset)
 
 
 def acknowledged(client: Any, group: str) -> set[bytes]:
-    """What was delivered and is no longer pending."""
+    """Entries that were delivered and are no longer pending."""
     info = next(one for one in client.xinfo_groups(STREAM) if one["name"] == group.encode())
     delivered = {entry for entry, _ in client.xrange(STREAM, "-", info["last-delivered-id"])}
     pending = client.xpending_range(STREAM, group, "-", "+", 1_000_000)

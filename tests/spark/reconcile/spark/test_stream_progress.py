@@ -1,4 +1,4 @@
-"""What reconciliation does shows on the terminal and in the metrics: verdicts, quarantine and lag, as they are written."""
+"""Reconciliation shows verdicts, quarantine and lag on the terminal and in the metrics, as they are written."""
 
 from __future__ import annotations
 

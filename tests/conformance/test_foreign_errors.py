@@ -143,7 +143,7 @@ def test_a_connection_that_is_closed_is_refused(source: Source, tmp_path: Path) 
     store = source.open_dsn(f"sqlite:///{tmp_path}/jobs.db")
     connection = sqlite3.connect(tmp_path / "jobs.db")
     connection.close()
-    with pytest.raises(JobConfigError, match="a connection that is open"):
+    with pytest.raises(JobConfigError, match="takes an open connection"):
         store.enqueue(QUEUE, {}, connection=connection)
     engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
     with engine.connect() as through:

@@ -1,4 +1,4 @@
-"""The app: where tasks are defined, queued and run."""
+"""The app: defines, queues and runs tasks."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ R = TypeVar("R")
 
 
 class Conquiet:
-    """Tasks, and the store that queues them: `sqlite:///jobs.db`, `postgresql://…`, or `memory://` for tests.
+    """Tasks and the store that queues them: `sqlite:///jobs.db`, `postgresql://…`, or `memory://` for tests.
 
     `options` are those of `open_store`: `retry`, `clock`, `random`, `max_lease_expiries`, `limits`, `migrate`. The
-    store is opened when it is first used, so that an app can be made while a module is imported. Thread-safe.
+    store is opened at first use, so that an app can be created while a module is imported. Thread-safe.
     """
 
     def __init__(self, dsn: str, **options: Unpack[StoreOptions]) -> None:
@@ -63,9 +63,9 @@ class Conquiet:
         name: str | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(self, *function: Any, **settings: Any) -> Any:
-        """Make a task of a function, sync or async. Jobs find it by its name, which is the function's own.
+        """Make a function, sync or async, a task. Jobs refer to it by `name`, by default the name of the function.
 
-        `retry` replaces the store's schedule, `timeout` (seconds) the worker's limit; a lower `priority` comes first.
+        `retry` replaces the store's schedule, `timeout` (seconds) the worker's limit; a lower `priority` runs first.
         """
 
         if function:
@@ -74,10 +74,10 @@ class Conquiet:
 
     def _add(self, task: Task[P, R]) -> Task[P, R]:
         old = self._tasks.get(task.name)
-        # The same definition again is a module reloaded, or a notebook's cell run once more.
+        # The same definition again comes from a reloaded module, or from a notebook cell that was run again.
         if old is not None and _place(old) != _place(task):
             raise JobConfigError(
-                f"there is a task {task.name!r} already, in {old.function.__module__}: give this one another name, "
+                f"there is already a task {task.name!r} in {old.function.__module__}: give this one another name, "
                 '@app.task(name="…")'
             )
         self._tasks[task.name] = task
@@ -85,7 +85,7 @@ class Conquiet:
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The tasks by name, in the order of their definition."""
+        """The tasks by name, in the order in which they were defined."""
         return MappingProxyType(self._tasks)
 
     @property
@@ -108,12 +108,12 @@ class Conquiet:
         name: str | None = None,
         location: str | None = None,
     ) -> JobWorker:
-        """A worker for the tasks of these queues, by default all: `run()`, `run_until_idle()`, `stop()`.
+        """Create a worker for the tasks of these queues (default: all): `run()`, `run_until_idle()`, `stop()`.
 
-        `queues` may map names to numbers: such a queue has so many places of its own, the others (None) share
-        `concurrency`. `isolation` is "async" where all tasks are coroutine functions, else "thread"; with "process",
-        `location` ("package.module:app") says where a child process finds the app, if that is not plain.
-        `timeout` is for the tasks that have none of their own.
+        `queues` may map names to numbers: such a queue has a concurrency of its own, the others (None) share
+        `concurrency`. `isolation` defaults to "async" if all tasks are coroutine functions, else to "thread". With
+        "process", `location` ("package.module:app") says where a child process finds the app; it is needed only if the
+        app is not a variable of a module with tasks. `timeout` applies to tasks that have none of their own.
         """
         return make_worker(
             self,
@@ -129,11 +129,11 @@ class Conquiet:
         )
 
     def run_job(self, job: Job, context: JobContext) -> None:
-        """Run the task of a job: the handler for a `JobWorker` of your own, and for every child process."""
+        """Run the task of a job. This is the handler for your own `JobWorker`, and in child processes."""
         run_call(find_task(self._tasks, job), job, context)
 
     async def run_job_async(self, job: Job, context: JobContext) -> None:
-        """`run_job` for a `JobWorker` of your own with `isolation="async"`."""
+        """`run_job` for your own `JobWorker` with `isolation="async"`."""
         await run_call_async(find_task(self._tasks, job), job, context)
 
     @property
@@ -141,17 +141,19 @@ class Conquiet:
         """Inside a task: its job, `connection` for exactly-once effects, `version` for fencing, `lease_lost`."""
         context = CONTEXT.get(None)
         if context is None:
-            raise JobConfigError("there is no job here: app.context is for tasks, while a worker runs them")
+            raise JobConfigError(
+                "no job is running here: app.context is available only in a task that a worker runs"
+            )
         return context
 
     def drain(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
-        """Run what is queued, one job after the other, until nothing is due (or, if told to wait, nothing is left)."""
-        # On threads, whatever the tasks are: so it works inside a running event loop too.
+        """Run the queued jobs one after the other until none is due, or with `wait_for_delayed` until none is left."""
+        # On threads, so that it works inside a running event loop, too.
         worker = self.worker(concurrency=1, isolation="thread")
         return worker.run_until_idle(wait_for_delayed=wait_for_delayed)
 
     async def drain_async(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
-        """`drain` for asyncio: coroutines run in this event loop, if all tasks are such."""
+        """`drain` for asyncio. If all tasks are coroutine functions, they run in this event loop."""
         if all(task.is_async for task in self._tasks.values()):
             worker = self.worker(concurrency=1)
             return await worker.run_async(until_idle=True, wait_for_delayed=wait_for_delayed)
@@ -165,19 +167,19 @@ class Conquiet:
         return self.stores.current()
 
     async def async_store(self) -> AsyncJobStore:
-        """The same store for the event loop that runs here; `close_async` closes it."""
+        """Return the same store for the running event loop; `close_async` closes it."""
         return await self.stores.for_loop()
 
     def use_store(self, store: JobStore) -> AbstractContextManager[None]:
-        """Inside the block the app uses this store in place of its own, on every thread. For tests."""
+        """Use this store in place of the app's own inside the block, on every thread. For tests."""
         return self.stores.replaced_by(store)
 
     def close(self) -> None:
-        """Close the store. Whatever uses the app next opens it again; what was in `memory://` is gone."""
+        """Close the store. The next use of the app opens it again; the jobs of `memory://` are lost."""
         self.stores.close()
 
     async def close_async(self) -> None:
-        """`close`, and what the event loop that runs here has opened too."""
+        """Like `close`, and also close the store of the running event loop."""
         await self.stores.close_async()
 
     def __enter__(self) -> Conquiet:

@@ -1,8 +1,7 @@
-"""A call of a task as a payload, and back: `{"task": name, "arguments": {parameter: value}}`.
+"""Converts a task call to a payload and back: `{"task": name, "arguments": {parameter: value}}`.
 
-Arguments are kept by the names of their parameters, so that a job reads like a call, and that a function whose
-parameters were put into another order still gets each in its place. Defaults are not stored: those of the code
-that runs the job count.
+Arguments are stored by parameter name, so that a job reads like a call and survives a change of the order of the
+parameters. Defaults are not stored: the job uses those of the code that runs it.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ TASK, ARGUMENTS = "task", "arguments"
 
 
 def task_payload(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload of a job that calls a task with these arguments."""
+    """Return the payload of a job that calls a task with these arguments."""
     return {TASK: task, ARGUMENTS: arguments}
 
 
 def task_name(payload: Mapping[str, Any]) -> str | None:
-    """The task that a job is for; None if it is no task's job."""
+    """Return the name of the task that a payload calls, or None if it does not call a task."""
     name = payload.get(TASK)
     return name if isinstance(name, str) else None
 
 
 class Parameters:
-    """What the function of a task takes."""
+    """The parameters of a task's function."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
@@ -43,7 +42,7 @@ class Parameters:
             )
 
     def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The call as a job's payload; TaskArgumentError if the function would refuse it."""
+        """Return the call as a payload. Raise TaskArgumentError if the function does not accept the arguments."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -53,24 +52,24 @@ class Parameters:
         return task_payload(self._name, bound.arguments)
 
     def partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Some of the arguments, as a payload would hold them."""
+        """Return a subset of the arguments in the form that a payload stores."""
         try:
             return dict(self._signature.bind_partial(*args, **kwargs).arguments)
         except TypeError as error:
             raise TaskArgumentError(f"task {self._name!r}: {error}. It takes {self._shown()}") from None
 
     def stored(self, payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The arguments in a payload, as they are; None if it is not a call of this task."""
+        """Return the arguments stored in a payload, or None if it does not call this task."""
         arguments = payload.get(ARGUMENTS) if task_name(payload) == self._name else None
         return arguments if isinstance(arguments, dict) else None
 
     def call(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments in a job's payload; JobRejectedError if the function does not take them (any more)."""
+        """Return the arguments in a payload. Raise JobRejectedError if the function does not accept them (any more)."""
         stored = payload.get(ARGUMENTS)
         if not isinstance(stored, dict):
             self._reject(f"its payload has no {ARGUMENTS!r}")
         if unknown := [key for key in stored if key not in self._signature.parameters]:
-            self._reject(f"it has an argument {unknown[0]!r}, which is no parameter")
+            self._reject(f"it has an argument {unknown[0]!r}, which is not a parameter")
         bound = inspect.BoundArguments(
             self._signature, {key: stored[key] for key in self._signature.parameters if key in stored}
         )
@@ -82,7 +81,7 @@ class Parameters:
         return args, kwargs
 
     def explain(self, payload: Mapping[str, Any], error: PayloadError) -> PayloadError:
-        """`error` of the whole payload, told of the argument that is the cause."""
+        """Return `error`, or a new one that names the argument which caused it."""
         for name, value in payload[ARGUMENTS].items():
             try:
                 json_rule.encode({name: value})
@@ -98,7 +97,7 @@ class Parameters:
         )
 
     def _shown(self) -> str:
-        """The parameters without their annotations and without the defaults' values, which may be secret."""
+        """Return the parameters without annotations and without the values of defaults, which may be secret."""
         parts = []
         for parameter in self._signature.parameters.values():
             plain = parameter.replace(annotation=inspect.Parameter.empty, default=inspect.Parameter.empty)

@@ -16,7 +16,7 @@ __all__ = ["StoreOptions", "Stores"]
 
 
 class StoreOptions(TypedDict, total=False):
-    """What `open_store` takes besides the DSN."""
+    """The options of `open_store`."""
 
     retry: RetrySchedule
     clock: Clock | None
@@ -55,7 +55,7 @@ class Stores:
             return self._store
 
     async def for_loop(self) -> AsyncJobStore:
-        """The store for the event loop that runs here."""
+        """Return the store for the running event loop."""
         if self._replacement is not None:
             return AsyncJobStore(self._replacement.dsn, self._replacement.operations.awaiting())
         loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Stores:
     async def _open_for_loop(self) -> AsyncJobStore:
         store = await asyncio.to_thread(self._opened)
         operations = store.operations.awaiting()
-        if operations.backend is not store.operations.backend:  # in memory there is only one
+        if operations.backend is not store.operations.backend:  # the memory store uses the same back end
             await run_async(operations.backend.open("never"))
         return AsyncJobStore(self._dsn, operations)
 

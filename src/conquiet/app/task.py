@@ -28,7 +28,7 @@ Call = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueueOptions:
-    """How a call is queued, besides its arguments."""
+    """The options of an enqueued call."""
 
     connection: Any = None
     delay: float | None = None
@@ -39,10 +39,10 @@ class EnqueueOptions:
 
 
 class Task(Generic[P, R]):
-    """What `@app.task` makes of a function. Calling it calls the function; `enqueue` queues the call.
+    """A function decorated with `@app.task`. Calling it calls the function; `enqueue` queues the call.
 
-    `enqueue` takes the function's own arguments, and beside them `connection=`, `delay=` and `at=`. Type checkers
-    check the arguments of a call without these three; with them, use `task.options(delay=5).enqueue(…)`.
+    `enqueue` takes the arguments of the function and also `connection=`, `delay=` and `at=`. Type checkers check the
+    arguments only of a call without these three; otherwise use `task.options(delay=5).enqueue(…)`.
     """
 
     def __init__(
@@ -75,18 +75,17 @@ class Task(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function itself, here and now: no queue, no retries, no time limit."""
+        """Call the function directly: no queue, no retries, no time limit."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} of queue {self.queue!r}>"
 
     def arguments_of(self, job: Job) -> Mapping[str, Any] | None:
-        """The arguments in a job of this task; None if it is no job of this task."""
+        """Return the arguments of a job of this task, or None if the job is not for this task."""
         return self.parameters.stored(job.payload)
 
-    # What a ParamSpec can say ends where options stand beside it: with one of them, the arguments are checked when
-    # the call is made, and not before.
+    # A ParamSpec cannot be combined with keyword options: with one of these, arguments are checked only at run time.
     @overload
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
     @overload
@@ -98,7 +97,10 @@ class Task(Generic[P, R]):
     @overload
     def enqueue(self, *args: Any, at: datetime, connection: Any = ..., **kwargs: Any) -> Job: ...
     def enqueue(self, *args: Any, **kwargs: Any) -> Job:
-        """Queue a call: after `delay` seconds or at a time `at`, inside the transaction of `connection`."""
+        """Queue a call. It runs after `delay` seconds, or at the time `at`.
+
+        With `connection` it is queued in the transaction of that connection.
+        """
         return TaskCall[..., R](self, _options_in(kwargs)).enqueue(*args, **kwargs)
 
     @overload
@@ -112,7 +114,7 @@ class Task(Generic[P, R]):
     @overload
     async def enqueue_async(self, *args: Any, at: datetime, connection: Any = ..., **kwargs: Any) -> Job: ...
     async def enqueue_async(self, *args: Any, **kwargs: Any) -> Job:
-        """`enqueue` for asyncio; `connection` is one for asyncio too."""
+        """`enqueue` for asyncio; `connection` is an asyncio connection, too."""
         return await TaskCall[..., R](self, _options_in(kwargs)).enqueue_async(*args, **kwargs)
 
     def enqueue_many(
@@ -123,7 +125,10 @@ class Task(Generic[P, R]):
         delay: float | None = None,
         at: datetime | None = None,
     ) -> list[str]:
-        """Queue many calls in one step, or none: each a tuple of arguments, or a dict of named ones. Their ids."""
+        """Queue many calls in one step, all or none, and return their ids.
+
+        Each call is a tuple of arguments or a dict of named arguments.
+        """
         return TaskCall(self, EnqueueOptions(connection=connection, delay=delay, at=at)).enqueue_many(calls)
 
     def options(
@@ -136,7 +141,7 @@ class Task(Generic[P, R]):
         id: str | None = None,
         correlation_id: str | None = None,
     ) -> TaskCall[P, R]:
-        """This task with options, to be enqueued: `task.options(priority=1, id="a").enqueue(…)`."""
+        """Return this task with options for `enqueue`: `task.options(priority=1, id="a").enqueue(…)`."""
         options = EnqueueOptions(
             connection=connection, delay=delay, at=at, priority=priority, id=id, correlation_id=correlation_id
         )
@@ -144,7 +149,7 @@ class Task(Generic[P, R]):
 
 
 class TaskCall(Generic[P, R]):
-    """A task and the options with which it is queued; made by `task.options(…)`."""
+    """A task with options for `enqueue`; returned by `task.options(…)`."""
 
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task = task
@@ -164,7 +169,7 @@ class TaskCall(Generic[P, R]):
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[str]:
         if self._options.id is not None:
-            raise JobConfigError("id= is for one job: enqueue_many makes an id for each")
+            raise JobConfigError("id= is for one job: enqueue_many creates an id for each job")
         news = []
         for number, call in enumerate(calls):
             try:
@@ -192,15 +197,15 @@ class TaskCall(Generic[P, R]):
             return 0.0 if delay is None else checked_seconds("delay", delay, error=JobConfigError)
         if delay is not None:
             raise JobConfigError("delay= and at= exclude each other: give one of them")
-        if getattr(at, "tzinfo", None) is None:  # or no datetime at all
+        if getattr(at, "tzinfo", None) is None:  # or it is not a datetime
             raise JobConfigError(
-                f"at= must be a datetime with a time zone (datetime.now(UTC), say), not {at!r}"
+                f"at= must be a datetime with a time zone (such as datetime.now(UTC)), not {at!r}"
             )
         return max(0.0, at.timestamp() - self._task.app.clock.time())
 
     @contextmanager
     def _arguments_named(self, news: Sequence[NewJob]) -> Iterator[None]:
-        """Where a payload is refused, the error names the argument that is the cause."""
+        """If a payload is refused, name the argument that is the cause in the error."""
         try:
             yield
         except PayloadError as error:
@@ -212,7 +217,7 @@ class TaskCall(Generic[P, R]):
 
 
 def _options_in(kwargs: dict[str, Any]) -> EnqueueOptions:
-    """The options among the named arguments, taken out of them."""
+    """Remove the options from the keyword arguments and return them."""
     return EnqueueOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
 
 
@@ -229,7 +234,7 @@ def _split(call: Call) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 def _check_function(function: Any) -> None:
     if not inspect.isfunction(function):
-        raise JobConfigError(f"a task is made of a function (def or async def), not {function!r}")
+        raise JobConfigError(f"a task must be a function (def or async def), not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise JobConfigError(f"{function.__qualname__} is a generator: calling it would not run it")
     if next(iter(inspect.signature(function).parameters), None) in ("self", "cls"):

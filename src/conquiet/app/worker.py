@@ -1,4 +1,4 @@
-"""A `JobWorker` for an app: the task of a job is found, its arguments put back, its function called."""
+"""A `JobWorker` for an app: finds the task of a job, restores its arguments and calls its function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT: ContextVar[JobContext] = ContextVar("conquiet_job_context")
 
 Tasks = Mapping[str, Task[..., Any]]
 
-_BLOCKED_SECONDS = 5.0  # past its limit, until the thread of a coroutine that cannot be cancelled is given up
+_BLOCKED_SECONDS = 5.0  # after the time limit; then the thread of a coroutine that does not end is abandoned
 
 
 def make_worker(
@@ -44,7 +44,7 @@ def make_worker(
     names = app.queues if queues is None else checked_queues(queues, error=JobConfigError)
     left_over = [name for name in names if name not in app.queues]
     for name in left_over:
-        if not app.store.stats(name):  # where there are jobs, a task has moved to another queue since
+        if not app.store.stats(name):  # if there are jobs, their task has since moved to another queue
             raise JobConfigError(
                 f"no task uses the queue {name!r}, and no job is in it; the queues are: "
                 + ", ".join(map(repr, app.queues))
@@ -67,7 +67,7 @@ def make_worker(
 
 
 class _TaskPlans(JobPlans):
-    """Finds the task of a job, and with it how the job is run. A job without a task fails at once, for good."""
+    """Looks up the task of a job and its plan. A job without a task fails permanently."""
 
     def __init__(
         self, tasks: Tasks, isolation: str, default_limit: float | None, child: _ChildHandler | None
@@ -76,7 +76,7 @@ class _TaskPlans(JobPlans):
         self._isolation = isolation
         self._default_limit = default_limit
         self._child = child
-        self._plans: dict[Task[..., Any], JobPlan] = {}  # by the task itself: its name may be defined again
+        self._plans: dict[Task[..., Any], JobPlan] = {}  # by the task itself: its name may be redefined
 
     def plan(self, job: Job) -> JobPlan:
         task = find_task(self._tasks, job)
@@ -96,16 +96,16 @@ class _TaskPlans(JobPlans):
         async def run_async(job: Job, context: JobContext) -> None:
             await run_call_async(task, job, context)
 
-        run.__qualname__ = run_async.__qualname__ = "the task"  # as messages about its time limit call it
+        run.__qualname__ = run_async.__qualname__ = "the task"  # for messages about its time limit
         if self._isolation == "async":
             return JobPlan(run_async, limit, task.retry)
-        # A coroutine on a thread is cancelled at its limit; its thread is given up if it does not end by that.
+        # A coroutine on a thread is cancelled at its limit. If it does not end, its thread is abandoned.
         grace = _BLOCKED_SECONDS if task.is_async else 0.0
         return JobPlan(run, None if limit is None else limit + grace, task.retry)
 
 
 def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
-    """The task of a job; JobRejectedError, which fails it for good, if this app has none of that name."""
+    """Return the task of a job. If this app has no such task, raise JobRejectedError, which fails it permanently."""
     name = task_name(job.payload)
     if name is None:
         raise JobRejectedError(
@@ -121,12 +121,12 @@ def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
 
 
 def run_call(task: Task[..., Any], job: Job, context: JobContext, limit: float | None = None) -> None:
-    """Call the task on this thread. A coroutine gets an event loop of its own, and is cancelled after `limit` seconds."""
+    """Call the task on this thread. A coroutine gets its own event loop and is cancelled after `limit` seconds."""
     args, kwargs = task.parameters.call(job.payload)
     token = CONTEXT.set(context)
     try:
         result: Any = task.function(*args, **kwargs)
-        # A plain function may return one too: a decorator around a coroutine function does.
+        # A plain function may return a coroutine, too, for example a decorated coroutine function.
         if inspect.iscoroutine(result):
             _run_coroutine(lambda: _limited(result, limit))
     finally:
@@ -145,7 +145,7 @@ async def run_call_async(task: Task[..., Any], job: Job, context: JobContext) ->
 
 
 def _run_coroutine(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run it to its end in an event loop of its own; on another thread, if a loop runs on this one."""
+    """Run the coroutine in its own event loop; on another thread if a loop is running on this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -160,25 +160,25 @@ async def _limited(call: Coroutine[Any, Any, Any], limit: float | None) -> None:
             await call
     except TimeoutError:
         if not scope.expired():
-            raise  # its own
+            raise  # raised by the task itself
         raise CallTimeoutError(f"the task ran past its limit of {limit:g} s and was cancelled") from None
 
 
 def _isolation(tasks: Iterable[Task[..., Any]], wanted: str | None) -> str:
-    """Coroutines share an event loop where there is nothing else; plain functions need threads."""
+    """Return the isolation. Coroutines share an event loop if there are no plain functions, which need threads."""
     plain = [task.name for task in tasks if not task.is_async]
     if wanted is None:
         return "thread" if plain else "async"
     if wanted == "async" and plain:
         raise JobConfigError(
             f"task {plain[0]!r} is a plain function, which would block the event loop: make it async def, or use "
-            "isolation='thread' (coroutines run there too)"
+            "isolation='thread' (coroutines run there, too)"
         )
     return wanted
 
 
 class _ChildHandler:
-    """The app as a child process finds it: by a module and the name of a variable in it."""
+    """Names the app for a child process: a module and a variable in it."""
 
     def __init__(self, app: Conquiet, location: str | None) -> None:
         module, name = _place(app) if location is None else _parsed(location)
@@ -186,7 +186,7 @@ class _ChildHandler:
         self.__qualname__ = f"{name}.run_job"
 
     def __call__(self, job: Job, context: JobContext) -> None:
-        raise NotImplementedError("this is for the child process, which finds the app by its name")
+        raise NotImplementedError("only a child process calls this, after it has found the app by its name")
 
 
 def _parsed(location: str) -> tuple[str, str]:
@@ -203,6 +203,6 @@ def _place(app: Conquiet) -> tuple[str, str]:
             if value is app:
                 return module, name
     raise JobConfigError(
-        "isolation='process' needs the app as a variable of a module, which a child process can import: say where "
+        "isolation='process' needs the app as a variable of a module that a child process can import: name it "
         "with location='package.module:app'"
     )

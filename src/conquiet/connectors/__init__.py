@@ -1,6 +1,6 @@
-"""Where transactions come from: each source as a connector for the Consumer Engine, on threads and on asyncio.
+"""Connectors: the sources of transactions for the Consumer Engine, for threads and for asyncio.
 
-The modules are imported when they are first asked for, so that each needs only its own extra to be installed.
+The modules are imported at first use, so that each needs only its own extra.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Anything that can be iterated over, as transactions: for tests, files, and work that is in memory already."""
+"""Items of any iterable as transactions: for tests, files, and work that is already in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END: Any = object()
 class _Iterables:
     """Items that are transactions stay as they are; others become payloads, with their position as the id.
 
-    Where the iterable raises, what it gave before is handed out first and the exception comes with the next fetch.
+    If the iterable raises, the items before are returned first, and the next fetch raises the exception.
     """
 
     def __init__(self, items: Any) -> None:
@@ -51,14 +51,14 @@ class _Iterables:
 
 
 class IterableConnector(_Iterables, Fetches):
-    """An iterable for `ConsumerMixin`. There is nobody to tell: nothing is settled."""
+    """An iterable for `ConsumerMixin`. Nothing is settled."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         super().__init__(items)
 
 
 class AsyncIterableConnector(_Iterables, AsyncFetches):
-    """An iterable, or an asynchronous one, for `AsyncConsumerMixin`."""
+    """An iterable or asynchronous iterable for `AsyncConsumerMixin`."""
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         super().__init__(items)

@@ -1,4 +1,4 @@
-"""Leased jobs as transactions: kept alive from the fetch until they are settled."""
+"""Leased jobs as transactions. Their leases are kept alive from the fetch until they are settled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = logging.getLogger("conquiet.connectors")
 
 
 class _Jobs:
-    """Success is an ack; a BUSINESS failure that was handled is a nack without retry; any other failure a nack.
+    """Success is an ack; a BUSINESS failure that was handled is a nack without retry; any other failure is a nack.
 
-    A lease that was lost, or lapsed while the store was away, makes the outcome unsettled: the job runs again.
+    If a lease is lost, or lapses during an outage of the store, the outcome is unsettled and the job runs again.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class _Jobs:
         jobs: list[Job] = yield from self._outage.watch(
             self._operations.claim(self._queues, batch_size, self._ttl, self._worker)
         )
-        if current_fence().closed:  # given up at its time limit: nobody will take them
+        if (
+            current_fence().closed
+        ):  # the fetch was abandoned at its time limit: nothing would process the jobs
             yield from self._operations.release_many(jobs)
             return []
         self._hold(jobs)
@@ -78,7 +80,7 @@ class _Jobs:
         return refused
 
     def released(self, outcomes: Sequence[Outcome]) -> Flow[None]:
-        """What was not begun is Ready again at once; what was begun may still be running: its lease lapses."""
+        """Release the jobs that were not started. A started job may still be running: its lease lapses."""
         with self._lock:
             unbegun = [
                 self._held[token]
@@ -165,7 +167,7 @@ def _refused(outcomes: Sequence[Outcome], results: Sequence[SettleResult]) -> li
 
 
 class JobConnector(_Jobs, Settles):
-    """A `JobStore` for `ConsumerMixin`. The job is in the transaction's `metadata["job"]`, lease and all."""
+    """A `JobStore` for `ConsumerMixin`. The job, with its lease, is in the transaction's `metadata["job"]`."""
 
     def __init__(
         self,

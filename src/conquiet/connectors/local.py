@@ -1,4 +1,4 @@
-"""Items of the in-process queue as transactions. They live in this process: nothing is redelivered after its end."""
+"""Items of the in-process queue as transactions. They exist only in this process: nothing is redelivered after it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["AsyncLocalQueueConnector", "LocalQueueConnector"]
 
 
 class _LocalQueue:
-    """The job is the payload, its item in `metadata["item"]`; the id is the item's number in its queue.
+    """The job is the payload, its item is in `metadata["item"]`; the id is the item's number in its queue.
 
-    There is nobody to acknowledge to: a failed job is gone from the queue, and whoever wants it retried enqueues it
-    again. What was fetched and not begun when the loop ended goes back to its place.
+    Nothing is acknowledged: a failed job is no longer in the queue; to retry it, enqueue it again. Items that were
+    fetched and not started when the loop ends go back to their place.
     """
 
     def __init__(self, queue: PriorityDelayQueue, *, poll_timeout: float = 5.0) -> None:
@@ -34,7 +34,9 @@ class _LocalQueue:
         while item is not None:
             items.append(item)
             item = self._queue.dequeue(block=False) if len(items) < batch_size else None
-        if current_fence().closed:  # given up at its time limit: nobody will take them
+        if (
+            current_fence().closed
+        ):  # the fetch was abandoned at its time limit: nothing would process the items
             self._put_back(items)
             return []
         return [Transaction(str(one.seq), one.job, {"item": one}) for one in items]
@@ -65,7 +67,7 @@ class AsyncLocalQueueConnector(_LocalQueue, AsyncFetches):
     """A `PriorityDelayQueue` for `AsyncConsumerMixin`."""
 
     async def _wait(self) -> QueueItem | None:
-        # On a thread, because producers are threads; told to stop, and waited for, so that no item is lost with it.
+        # On a thread, because producers are threads. On cancellation it is stopped, and an item it took is put back.
         stop = Signal()
         waiting = asyncio.get_running_loop().run_in_executor(
             None, partial(self._queue.dequeue, timeout=self._poll_timeout, stop=stop)

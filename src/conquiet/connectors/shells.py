@@ -1,8 +1,8 @@
-"""The two variants of every connector: a connector is written once, as flows, and driven by one of these.
+"""The two variants of every connector: a connector is written once, as flows, and driven by one of these classes.
 
-The engine calls these methods, as it calls those of anybody's connector, and does not drive the flows itself. A fetch
-has a time limit and a context of its own: on threads only a call that can be abandoned has them, a flow has not. And
-a subclass that overrides `settle` expects to be called.
+The engine calls these methods, as it does for any connector, and does not drive the flows itself, for two reasons. A
+fetch has its own time limit and context, which on threads needs a call that can be abandoned, not a flow. And a
+subclass that overrides `settle` expects to be called.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _SettleFlows(_FetchFlows):
 
 
 class Fetches(_FetchFlows):
-    """Methods for `ConsumerMixin`, of a source that is not told what became of its transactions."""
+    """The methods for `ConsumerMixin` of a source that does not settle."""
 
     def fetch_transactions(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return run(self.fetch(batch_size, **extra))
 
 
 class Settles(Fetches, _SettleFlows):
-    """Methods for `ConsumerMixin`, of a source that settles."""
+    """The methods for `ConsumerMixin` of a source that settles."""
 
     def settle(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:
         return run(self.settled(outcomes))
@@ -43,14 +43,14 @@ class Settles(Fetches, _SettleFlows):
 
 
 class AsyncFetches(_FetchFlows):
-    """Methods for `AsyncConsumerMixin`, of a source that is not told what became of its transactions."""
+    """The methods for `AsyncConsumerMixin` of a source that does not settle."""
 
     async def fetch_transactions_async(self, batch_size: int, **extra: Any) -> list[Transaction]:
         return await run_async(self.fetch(batch_size, **extra))
 
 
 class AsyncSettles(AsyncFetches, _SettleFlows):
-    """Methods for `AsyncConsumerMixin`, of a source that settles."""
+    """The methods for `AsyncConsumerMixin` of a source that settles."""
 
     async def settle_async(self, outcomes: Sequence[Outcome]) -> Collection[Outcome]:
         return await run_async(self.settled(outcomes))

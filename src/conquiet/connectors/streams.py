@@ -15,9 +15,9 @@ __all__ = ["AsyncStreamConnector", "StreamConnector"]
 
 
 class _Streams:
-    """Success is acknowledged, and so is a BUSINESS failure that was handled; everything else stays pending.
+    """Successes and handled BUSINESS failures are acknowledged; everything else stays pending.
 
-    Pending means: `claim_stale` will find it, here or in another process. Nothing is retried by the connector.
+    `claim_stale` finds pending messages, here or in another process. The connector itself does not retry.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class _Streams:
     ) -> None:
         """`block_ms`: how long a fetch waits for the first message (default: the queue's own `block_ms`).
 
-        An entry that breaks the format goes to `on_malformed` and is acknowledged after it; without it, the fetch
-        raises `MalformedEntryError`, once the good messages that came with the entry have been handed out.
+        A malformed entry is passed to `on_malformed` and then acknowledged. Without `on_malformed`, the fetch raises
+        `MalformedEntryError` after the good messages of the same batch have been returned.
         """
         self._operations = queue.operations
         self._block_ms = queue.config.block_ms if block_ms is None else block_ms
@@ -56,7 +56,7 @@ class _Streams:
                 for entry in error.entries:
                     yield Call(self._on_malformed, entry)
                     yield from self._operations.ack(entry)
-                # Nothing but malformed ones is not nothing: an empty batch would say that the stream is drained.
+                # If all entries are malformed, read again: an empty batch would mean that the stream is drained.
                 if messages or current_fence().closed:
                     break
         metadata = self._metadata
@@ -76,7 +76,7 @@ class _Streams:
 
     def released(self, outcomes: Sequence[Outcome]) -> Flow[None]:
         return
-        yield  # they are pending: nothing is to be done
+        yield  # they stay pending: there is nothing to do
 
 
 class StreamConnector(_Streams, Settles):

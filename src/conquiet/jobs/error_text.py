@@ -1,4 +1,4 @@
-"""The texts of errors, as jobs keep them."""
+"""Error texts in the form that jobs store."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ MAX_ERROR = 8_192
 
 
 def error_text(error: object) -> str:
-    """The text of `error` as every database can hold it: no NUL, no lone surrogates, bounded, without passwords."""
+    """Return the text of `error` in a form that every database accepts: no NUL, no lone surrogates, limited length.
+
+    Passwords are removed.
+    """
     try:
         text = str(error)
     except Exception as unshowable:  # noqa: BLE001 - a __str__ that raises must not keep the job from failing
         text = f"(its text cannot be shown: {type(unshowable).__qualname__})"
-    # Cut twice, so that a password which the second cut would halve is still whole, and found, before it.
+    # Cut twice: a password that the second cut would split is still complete after the first, so redact() finds it.
     text = redact(text[: MAX_ERROR + 512])[:MAX_ERROR].replace("\0", "\N{SYMBOL FOR NULL}")
     return text.encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""What a job is, as people see it.
+"""The public data types: jobs, leases, attempts, results.
 
-Jobs, leases and results are msgspec structs, immutable like frozen dataclasses but made ten times as fast: a worker
-makes several for every job. `gc=False` where an object can hold nothing that leads back to it.
+Jobs, leases and results are msgspec structs: immutable like frozen dataclasses, but ten times as fast to create, and a
+worker creates several per job. `gc=False` is set where an object cannot be part of a reference cycle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """Temporary, exclusive ownership. `token` is new at every claim, `version` one higher; both fence writes."""
+    """Temporary, exclusive ownership. Each claim makes a new `token` and increments `version`; both fence writes."""
 
     token: str
     version: int
@@ -47,7 +47,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     ttl: float
     worker: str
 
-    def __repr__(self) -> str:  # whoever has the token could settle the job
+    def __repr__(self) -> str:  # without the token: anyone who reads it in a log could settle the job
         return (
             f"Lease(version={self.version}, worker={self.worker!r}, expires_at={self.expires_at.isoformat()})"
         )
@@ -70,7 +70,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job as it was when it was read."""
+    """A snapshot of a job, taken when it was read."""
 
     id: str
     queue: str
@@ -90,14 +90,14 @@ class Job(msgspec.Struct, frozen=True):
     def __hash__(self) -> int:
         return hash(self.id)
 
-    def __repr__(self) -> str:  # a payload may hold secrets, and a repr ends in logs
+    def __repr__(self) -> str:  # a payload may hold secrets, and reprs end up in logs
         return f"Job({self.id!r}, queue={self.queue!r}, {self.state.value})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in ("id", "queue", "state")]
 
     def plain(self) -> dict[str, Any]:
-        """This job as JSON can carry it, for a process that makes it a Job again with `of_plain`."""
+        """Return this job as JSON types, for another process, which rebuilds it with `of_plain`."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -106,7 +106,7 @@ class Job(msgspec.Struct, frozen=True):
         return msgspec.convert(plain, Job)
 
     def leased_until(self, expires_at: datetime) -> Job:
-        """This job after a heartbeat."""
+        """Return this job with its lease extended by a heartbeat."""
         assert self.lease is not None
         lease = msgspec.structs.replace(self.lease, expires_at=expires_at)
         return msgspec.structs.replace(self, lease=lease)
@@ -114,7 +114,7 @@ class Job(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be enqueued, where a payload alone does not say enough."""
+    """A job to enqueue, with options beside its payload."""
 
     payload: Mapping[str, Any] = field(repr=False)
     id: str | None = None
@@ -132,11 +132,11 @@ class Nack:
     error: BaseException | str | None = None
     retryable: bool = True
     category: str | None = None
-    schedule: RetrySchedule | None = None  # whose delays; None: the store's
+    schedule: RetrySchedule | None = None  # gives the delay before the retry; None: the store's schedule
 
 
 class SettleResult(msgspec.Struct, frozen=True):
-    """What became of one job of a batch: `error` is the exception that the single call would have raised."""
+    """The result for one job of a batch. `error` is the exception that the call for a single job would have raised."""
 
     job_id: str
     ok: bool
@@ -145,7 +145,10 @@ class SettleResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Jobs of one queue by state. `delayed` are Ready but not due; `expired` are InFlight with a lapsed lease."""
+    """The number of jobs of one queue by state.
+
+    `delayed` jobs are Ready but not yet due; `expired` jobs are InFlight with a lapsed lease.
+    """
 
     queue: str
     ready: int = 0
@@ -158,10 +161,10 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreCapabilities:
-    """In what stores differ, declared: nothing else may."""
+    """How a store differs from others. Stores do not differ in anything else."""
 
     name: str
     durable: bool  # survives the process
-    own_clock: bool  # decides leases by the server's time, not by an injected clock
-    joins_transactions: bool  # takes `connection=`
-    shared: bool = field(default=True)  # several processes may use it at once
+    own_clock: bool  # leases depend on the server's time, not on an injected clock
+    joins_transactions: bool  # accepts `connection=`
+    shared: bool = field(default=True)  # several processes may use it at the same time

@@ -1,4 +1,4 @@
-"""What a job store does, as flows: the one logic behind every store, synchronous or not."""
+"""The operations of a job store, as flows: one implementation for all stores, synchronous and asyncio."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JobOperations:
         self._limits = limits
 
     def awaiting(self) -> JobOperations:
-        """The same for asyncio."""
+        """Return the same operations for asyncio."""
         twin = copy.copy(self)
         twin.backend = self.backend.awaiting()
         return twin
@@ -95,11 +95,13 @@ class JobOperations:
         try:
             return (yield from self.backend.insert(queue, rows, skip, connection))
         except StoreOutcomeUnknownError as error:
-            error.ids = tuple(row.id for row in rows)  # with these, and "skip", doing it again is safe
+            error.ids = tuple(
+                row.id for row in rows
+            )  # with these ids and "skip" the caller can safely repeat the call
             raise
 
     def _new_rows(self, items: Sequence[Mapping[str, Any] | NewJob]) -> list[NewRow]:
-        """Hot: nothing is checked here that cannot be wrong, and randomness is drawn once for all."""
+        """Hot path: defaults are not checked, and random numbers are drawn once for all rows."""
         encode, limits, max_retries = json_rule.encode, self._limits, self._retry.max_retries
         return [
             self._new_row(item, new_id)
@@ -139,8 +141,9 @@ class JobOperations:
         jobs: list[Job] = []
         more = True
         while more and len(jobs) < limit:
-            # A second time only if jobs were failed in passing, and took places of this claim: they had lost their last
-            # lease; or somebody damaged their rows, and there is none yet whose lease would run meanwhile.
+            # A second round is needed only if this claim marked jobs as Failed, which then took places of the limit:
+            # either their last lease has expired, or their rows are damaged. After damaged rows it runs only while no
+            # job is leased yet, because a leased job's time would run meanwhile.
             try:
                 rows, more = yield from claimed(self.backend, claim._replace(limit=limit - len(jobs)))
                 damaged = _add_readable(rows, jobs)
@@ -149,7 +152,7 @@ class JobOperations:
             except StoreUnavailableError:
                 if not jobs:
                     raise
-                break  # what is leased already must reach its worker; the next claim will tell
+                break  # jobs that are already leased must reach their worker; the next claim reports the outage
             more = more or bool(damaged and not jobs)
         return jobs
 
@@ -185,7 +188,7 @@ class JobOperations:
             return job.leased_until(utc(expiries[token]))
         except UNREADABLE as error:
             raise StoreUnavailableError(
-                f"heartbeat of job {job.id!r}: somebody has damaged its lease_expires_at, which is no time any more"
+                f"heartbeat of job {job.id!r}: its row is damaged, lease_expires_at is not a time"
             ) from error
 
     def heartbeat_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
@@ -198,7 +201,7 @@ class JobOperations:
         return None if row is None else shown_job(row)
 
     def is_settled(self, job: Job, outcome: str) -> Flow[bool]:
-        """Whether this very lease was ended like this: how an unknown outcome is resolved."""
+        """Return whether exactly this lease ended with `outcome`. This resolves an unknown outcome."""
         found = yield from self.get(job.id)
         version = job.lease.version if job.lease else 0
         return found is not None and any((a.number, a.outcome) == (version, outcome) for a in found.attempts)
@@ -222,7 +225,9 @@ class JobOperations:
             yield from self._refuse_move("retried", "Failed", job_id)
         job = yield from self.get(job_id)
         if job is None:
-            raise JobNotFoundError(f"job {job_id!r} was retried, and removed by somebody else right after")
+            raise JobNotFoundError(
+                f"job {job_id!r} was retried, but another process removed it right afterwards"
+            )
         return job
 
     def discard(self, job_id: str) -> Flow[None]:
@@ -264,10 +269,10 @@ class JobOperations:
             raise _stale(what, job)
 
     def _settle(self, what: str, items: Sequence[tuple[Job, Settlement | None]]) -> Flow[list[SettleResult]]:
-        """Item by item what the single call would do; the second of two for one lease finds it gone."""
+        """Do for each item what the single call would do. A second item for the same lease is refused as stale."""
         first = {end.token: end for _, end in reversed(items) if end is not None}
         current = (yield from settled(self.backend, list(first.values()))) if first else set()
-        if len(current) == len(items):  # as is usual
+        if len(current) == len(items):  # the usual case
             return [SettleResult(job.id, True) for job, _ in items]
         results = []
         for job, end in items:
@@ -279,7 +284,7 @@ class JobOperations:
 
 
 def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[JobRow]:
-    """Add the jobs in `rows` to `jobs`; the rows that somebody damaged."""
+    """Add the jobs in `rows` to `jobs` and return the damaged rows."""
     damaged = []
     for row in rows:
         try:
@@ -294,7 +299,7 @@ def _queue_or_all(queue: str | None) -> str | None:
 
 
 def _ack(job: Job) -> Settlement:
-    token = _token("ack", job)  # first: it refuses what is no Job
+    token = _token("ack", job)  # first, because it refuses anything that is not a Job
     return Settlement(job.id, token, JobState.SUCCEEDED, "succeeded")
 
 
@@ -322,10 +327,10 @@ def _result(what: str, job: Job, ok: bool) -> SettleResult:
 def _stale(what: str, job: Job) -> StaleLeaseError:
     if job.lease is None:
         return StaleLeaseError(
-            f"{what} of job {job.id!r}: this Job was not claimed (it is {job.state.value}): only what claim() "
-            "returned can be settled"
+            f"{what} of job {job.id!r}: this Job was not claimed (it is {job.state.value}): only a Job returned by "
+            "claim() can be settled"
         )
     return StaleLeaseError(
         f"{what} of job {job.id!r}: its lease (version {job.lease.version}) has expired, was taken over or is settled. Nothing "
-        "was changed; the job may be running elsewhere, so this result must be dropped"
+        "was changed. The job may be running elsewhere: drop this result"
     )

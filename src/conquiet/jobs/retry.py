@@ -15,7 +15,7 @@ __all__ = ["RetrySchedule"]
 
 @dataclass(frozen=True, slots=True)
 class RetrySchedule:
-    """When a failed job runs again: after uniform(0, min(base * 2 ** retries, max)), at most `max_retries` times."""
+    """A failed job runs again after uniform(0, min(base * 2 ** retries, max)) seconds, at most `max_retries` times."""
 
     max_retries: int = 3
     base_seconds: float = 0.5
@@ -31,7 +31,7 @@ class RetrySchedule:
                 )
 
     def delay(self, retries: int, random: Callable[[], float]) -> float:
-        """Seconds until a job that has been retried so often runs again; `random` gives numbers from 0 to 1."""
+        """Return the seconds until a job with this many retries runs again. `random` returns numbers from 0 to 1."""
         delay = full_jitter(self.base_seconds, retries, self.max_seconds, random)
-        # To full_jitter a maximum of 0 means none, here it means 0; and no store can hold a time of any size.
+        # full_jitter takes a maximum of 0 as "no maximum"; here it means 0. MAX_SECONDS is the most a store can hold.
         return min(delay, self.max_seconds, MAX_SECONDS)

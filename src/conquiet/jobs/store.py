@@ -42,11 +42,12 @@ def open_store(
     limits: PayloadLimits = DEFAULT_LIMITS,
     migrate: str = "auto",
 ) -> JobStore:
-    """The store at `dsn`: `sqlite:///file.db`, `postgresql://…`, `memory://` (ephemeral, for tests), or of a scheme
+    """Open the store at `dsn`: `sqlite:///file.db`, `postgresql://…`, `memory://` (ephemeral, for tests), or a scheme
     that was registered with `conquiet.jobs.backends.register`.
 
-    `migrate="auto"` gives an empty database the schema; one with another version is refused until `migrate()`.
-    `clock` is for the stores that have none of their own (memory, SQLite); `random` feeds the retries' jitter.
+    `migrate="auto"` creates the schema in an empty database; a database with another schema version is refused until
+    `migrate()` is called. `clock` is for stores without a clock of their own (memory, SQLite). `random` is used for the
+    jitter of retries.
     """
     backend = backend_at(dsn, clock, awaits=False)
     return JobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits), migrate)
@@ -70,9 +71,9 @@ async def open_async_store(
 
 
 def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
-    """Bring the schema of the database at `dsn` to a version (None: the newest), up or down; the steps taken.
+    """Migrate the schema of the database at `dsn` to version `target` (None: the newest), up or down.
 
-    For a database that `open_store` refuses; a store that is open has `migrate()` too.
+    Return the steps taken. Use this for a database that `open_store` refuses; an open store has `migrate()`, too.
     """
     backend = backend_at(dsn, None, awaits=False)
     try:
@@ -82,7 +83,7 @@ def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
 
 
 def migration_plan(dsn: str, target: int | None = None) -> Sequence[tuple[str, str]]:
-    """The steps that `migrate(dsn, target)` would take now, as (name, SQL). Nothing is changed or created."""
+    """Return the steps that `migrate(dsn, target)` would take now, as (name, SQL). Nothing is changed or created."""
     backend = backend_at(dsn, None, awaits=False)
     try:
         return run(backend.plan(target))
@@ -107,12 +108,12 @@ def _operations(
 
 
 def default_worker() -> str:
-    """A worker's name where none is given: host and process id."""
+    """Return the default name of a worker: host name and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class JobStore:
-    """Leased jobs. Every settle is fenced by the lease token in the same statement. Thread-safe."""
+    """A store of leased jobs. Every settle checks the lease token in the same statement. Thread-safe."""
 
     def __init__(self, dsn: str, operations: JobOperations, migrate: str) -> None:
         """Use `open_store`."""
@@ -136,12 +137,12 @@ class JobStore:
         correlation_id: str | None = None,
         connection: Any = None,
     ) -> Job:
-        """Add a job. With `connection` inside the caller's transaction: it is there if that commits."""
+        """Add a job. With `connection` it is added in the caller's transaction, and exists only if that commits."""
         new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
         return run(self.operations.enqueue(queue, new, connection))
 
     def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None) -> Job:
-        """`enqueue` of a job that is described already."""
+        """Like `enqueue`, for a job described by a `NewJob`."""
         return run(self.operations.enqueue(queue, new, connection))
 
     def enqueue_many(
@@ -152,38 +153,44 @@ class JobStore:
         on_duplicate: str = "error",
         connection: Any = None,
     ) -> list[str]:
-        """Add many in one step; the ids added. With "error", an id that exists means that nothing is added."""
+        """Add many jobs in one step and return the ids added.
+
+        With `on_duplicate="error"` nothing is added if one of the ids exists; with "skip" existing ids are left out.
+        """
         return run(self.operations.enqueue_many(queue, items, on_duplicate, connection))
 
     def claim(
         self, queues: str | Sequence[str], limit: int = 1, lease_ttl: float = 5.0, worker: str | None = None
     ) -> list[Job]:
-        """Lease up to `limit` jobs, the best priority first, then the oldest."""
+        """Lease up to `limit` jobs, by priority (lowest number first), then by age (oldest first)."""
         return run(self.operations.claim(queues, limit, lease_ttl, worker or default_worker()))
 
     def ack(self, job: Job, *, connection: Any = None) -> None:
-        """Succeeded. With `connection` together with the caller's transaction, or not at all."""
+        """Mark a job as Succeeded. With `connection` this happens in the caller's transaction."""
         run(self.operations.ack(job, connection))
 
     def ack_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
         return run(self.operations.ack_many(jobs))
 
     def nack(self, job: Job, error: BaseException | str | None = None, *, retryable: bool = True) -> None:
-        """Failed: Ready again after a jittered delay, or Failed if no retries are left (or it is not retryable)."""
+        """Report a failure: the job is Ready again after a jittered delay.
+
+        It is Failed if no retries are left, or if `retryable` is False.
+        """
         run(self.operations.nack(Nack(job, error, retryable)))
 
     def nack_many(self, nacks: Iterable[Nack | Job]) -> list[SettleResult]:
         return run(self.operations.nack_many(nacks))
 
     def heartbeat(self, job: Job) -> Job:
-        """Extend the lease to the store's now + its ttl; the job with the new lease."""
+        """Extend the lease to the store's current time plus its ttl. Return the job with the new lease."""
         return run(self.operations.heartbeat(job))
 
     def heartbeat_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
         return run(self.operations.heartbeat_many(jobs))
 
     def release(self, job: Job) -> None:
-        """Give a leased job back at once, with no retry consumed."""
+        """Make a leased job Ready again immediately. No retry is consumed."""
         run(self.operations.release(job))
 
     def get(self, job_id: str) -> Job | None:
@@ -192,33 +199,36 @@ class JobStore:
     def list(
         self, *, state: JobState | None = None, queue: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[Job]:
-        """Jobs in the order they were enqueued."""
+        """Return jobs in the order in which they were enqueued."""
         return run(self.operations.list_jobs(state, queue, limit, offset))
 
     def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
         return run(self.operations.stats(queue))
 
     def retry(self, job_id: str) -> Job:
-        """A person's decision: a Failed job is Ready again, with all its retries."""
+        """Make a Failed job Ready again, with all its retries. Meant for operators."""
         return run(self.operations.retry(job_id))
 
     def discard(self, job_id: str) -> None:
-        """A person's decision: a Ready or Failed job is removed."""
+        """Remove a Ready or Failed job. Meant for operators."""
         run(self.operations.discard(job_id))
 
     def prune(self, older_than: float) -> int:
-        """Remove jobs that finished more than `older_than` seconds ago; how many. Their ids can be used again."""
+        """Remove jobs that finished more than `older_than` seconds ago and return how many.
+
+        Their ids can be used again.
+        """
         return run(self.operations.prune(older_than))
 
     @contextmanager
     def listen(self, *queues: str) -> Iterator[Callable[[float], None]]:
-        """Gives `wait(seconds)`, which returns as soon as there may be work, or when the time is up."""
+        """Yield a function `wait(seconds)` that returns as soon as there may be work, or when the time is up."""
         never = Signal()
-        run(self.operations.backend.wait_for_work(queues, 0.0, never))  # from here on nothing is missed
+        run(self.operations.backend.wait_for_work(queues, 0.0, never))  # from here on no wake-up is missed
         yield lambda seconds: run(self.operations.backend.wait_for_work(queues, seconds, never))
 
     def migrate(self, target: int | None = None) -> Sequence[str]:
-        """Bring the schema to a version (None: the newest), up or down; the steps taken."""
+        """Migrate the schema to version `target` (None: the newest), up or down, and return the steps taken."""
         return run(self.operations.backend.migrate(target))
 
     def close(self) -> None:
@@ -234,7 +244,7 @@ class JobStore:
 
 
 class AsyncJobStore:
-    """`JobStore` on asyncio: the same operations, awaited. Made by `await open_async_store(…)`."""
+    """`JobStore` for asyncio: the same operations, as coroutines. Use `await open_async_store(…)` to create one."""
 
     def __init__(self, dsn: str, operations: JobOperations) -> None:
         """Use `open_async_store`."""
@@ -323,7 +333,7 @@ class AsyncJobStore:
 
     @asynccontextmanager
     async def listen(self, *queues: str) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
-        """Gives `await wait(seconds)`, which returns as soon as there may be work, or when the time is up."""
+        """Yield a coroutine function `wait(seconds)`: it returns when there may be work, or when the time is up."""
         never, backend = Signal(), self.operations.backend
         await run_async(backend.wait_for_work(queues, 0.0, never))
         yield lambda seconds: run_async(backend.wait_for_work(queues, seconds, never))

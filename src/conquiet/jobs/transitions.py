@@ -1,7 +1,7 @@
-"""The transition table: every move that a job can make, and nothing else.
+"""The transition table: every state change that a job can make.
 
-Stores do not consult it at run time (their statements carry the same conditions); the conformance suite walks it
-and checks, on every store, that each move here works and that every other pair of state and trigger is refused.
+Stores do not read it at run time; their statements contain the same conditions. The conformance suite walks the table
+and checks on every store that each transition works and that every other pair of state and trigger is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRANSITIONS: Final = (
     Transition(IN_FLIGHT, "nack", READY, "retries are left", needs_lease=True),
     Transition(IN_FLIGHT, "nack", FAILED, "no retries are left", needs_lease=True),
     Transition(IN_FLIGHT, "claim", IN_FLIGHT, "the lease has expired"),
-    # What it leaves open, decided once for all stores.
+    # What the specification leaves open, decided here for all stores.
     Transition(IN_FLIGHT, "nack", FAILED, "the failure is not retryable", needs_lease=True),
     Transition(IN_FLIGHT, "claim", FAILED, "the lease has expired as often as is allowed"),
     Transition(IN_FLIGHT, "heartbeat", IN_FLIGHT, needs_lease=True),
@@ -48,5 +48,5 @@ TRANSITIONS: Final = (
 
 
 def targets(source: JobState | None, trigger: str) -> set[JobState | None]:
-    """Where `trigger` can take a job in state `source`; empty if nowhere."""
+    """Return the states that `trigger` can move a job in state `source` to; empty if the trigger is refused."""
     return {move.target for move in TRANSITIONS if (move.source, move.trigger) == (source, trigger)}

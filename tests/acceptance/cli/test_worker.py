@@ -82,7 +82,7 @@ def test_sigterm_finishes_what_runs_and_leaves_the_rest(shop: Shell) -> None:
             assert b"python_info" in page.read()
         process.send_signal(signal.SIGTERM)
         assert any(
-            "told to stop: nothing more is claimed; jobs that run: 1" in line for line in process.stderr
+            "stopping: no more jobs are claimed; jobs still running: 1" in line for line in process.stderr
         )
         (shop.folder / "go on").touch()
         out, err = process.communicate(timeout=60)

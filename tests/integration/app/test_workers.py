@@ -35,7 +35,7 @@ def test_jobs_that_no_task_can_run_are_failed_with_the_reason_and_their_neighbou
         "bare": ({"task": "note"}, "'note' cannot be called .* its payload has no 'arguments'"),
         "old": (
             {"task": "note", "arguments": {"m": 1}},
-            "has an argument 'm', which is no parameter. It takes \\(n\\)",
+            "has an argument 'm', which is not a parameter. It takes \\(n\\)",
         ),
         "too few": ({"task": "note", "arguments": {}}, "missing a required argument: 'n'"),
     }

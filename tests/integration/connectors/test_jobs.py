@@ -142,7 +142,7 @@ def test_an_outage_is_said_once_and_the_leases_are_kept_after_it(
     assert (report.succeeded, report.unsettled) == (1, 0)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert said[0].startswith("the job store does not answer; it is asked again until it does: ")
+    assert said[0].startswith("the job store does not answer; retrying until it does: ")
     assert said[1].startswith("the job store answers again, after ")
     with open_store(postgres_dsn) as store:
         (attempt,) = store.get(job_id).attempts

@@ -124,9 +124,9 @@ def test_the_context_is_that_of_the_job(app: Conquiet) -> None:
     assert app.drain().succeeded == 1
     assert seen[0] == (job.id, 1)
     assert len(seen) == 2
-    with pytest.raises(JobConfigError, match="there is no job here"):
+    with pytest.raises(JobConfigError, match="no job is running here"):
         _ = app.context
-    with pytest.raises(JobConfigError, match="there is no job here"):
+    with pytest.raises(JobConfigError, match="no job is running here"):
         look()
 
 

@@ -203,9 +203,9 @@ def numbers() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (print, "a task is made of a function"),
-        (Mailer, "a task is made of a function"),
-        (5, "a task is made of a function"),
+        (print, "a task must be a function"),
+        (Mailer, "a task must be a function"),
+        (5, "a task must be a function"),
         (Mailer.send, "Mailer.send is a method"),
         (numbers, "numbers is a generator"),
     ],
@@ -239,7 +239,7 @@ def test_a_name_belongs_to_one_task(app: Conquiet) -> None:
     again = app.task(first)  # as a notebook does when a cell runs again
     assert app.tasks["first"] is again
 
-    with pytest.raises(JobConfigError, match="there is a task 'first' already, in .*test_tasks"):
+    with pytest.raises(JobConfigError, match="there is already a task 'first' in .*test_tasks"):
 
         @app.task(name="first")
         def second() -> None: ...

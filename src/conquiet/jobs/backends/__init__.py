@@ -1,4 +1,4 @@
-"""Where jobs are kept: what a back end does, and how one is registered under the scheme of its DSNs."""
+"""Back ends that store jobs: their interface, and how one is registered for a DSN scheme."""
 
 from conquiet.jobs.backends.memory import open_memory
 from conquiet.jobs.backends.postgres.dsn import open_postgres

@@ -1,4 +1,4 @@
-"""The caller's own database connection, out of whatever holds it."""
+"""Finds the driver's connection in what the caller passes as `connection=`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["driver_connection"]
 
 
 def driver_connection(connection: Any) -> Any:
-    """The psycopg or sqlite3 connection behind a SQLAlchemy Session or Connection, or itself."""
+    """Return the psycopg or sqlite3 connection of a SQLAlchemy Session or Connection, or `connection` itself."""
     if hasattr(connection, "sync_session") or hasattr(connection, "sync_connection"):
         raise JobConfigError(
             "connection= takes no SQLAlchemy AsyncSession or AsyncConnection: use its run_sync(), or psycopg's own"
@@ -20,7 +20,7 @@ def driver_connection(connection: Any) -> Any:
     try:
         return _within_sqlalchemy(connection)
     except Exception as error:
-        # SQLAlchemy's own, which need not be installed: the connection is closed, or its database is away.
+        # An error of SQLAlchemy, which may not be installed: the connection is closed, or its database unreachable.
         raise StoreUnavailableError(
             f"the SQLAlchemy connection given as connection= cannot be used: {redact(str(error)).strip()}. "
             "Nothing was changed"
@@ -28,8 +28,8 @@ def driver_connection(connection: Any) -> Any:
 
 
 def _within_sqlalchemy(connection: Any) -> Any:
-    if not hasattr(connection, "exec_driver_sql"):  # a Session: its Connection, with its transaction begun
+    if not hasattr(connection, "exec_driver_sql"):  # a Session: connection() begins its transaction
         connection = connection.connection()
     elif not connection.in_transaction():
-        connection.begin()  # what is done behind its back it would not commit otherwise
+        connection.begin()  # otherwise SQLAlchemy would not commit statements that bypass it
     return connection.connection.driver_connection

@@ -1,7 +1,8 @@
-"""Rows that somebody has damaged, writing into the table past the store.
+"""Damaged rows: rows that something other than the store has written to the table.
 
-Such a row is set aside: Failed, with the reason. It is noticed in two places. `job_of` cannot make a job of it; or a
-statement fails on it, and on its neighbours in the same batch, which are then taken one by one. Sound rows pay nothing.
+A damaged row is set aside: it becomes Failed, with the reason. There are two ways to notice it. Either `job_of` cannot
+convert it to a job, or a statement fails on it together with the other rows of the batch; these are then processed one
+by one. Undamaged rows cost nothing extra.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from conquiet.jobs.model import Job, JobState
 
 __all__ = ["UNREADABLE", "claimed", "damage", "extended", "settled", "shown_job"]
 
-# What `job_of` raises for a damaged row: no JSON, no number, no time, a time out of range, no state, nested too deep.
+# What `job_of` raises for a damaged row: not JSON, not a number, not a time, out of range, no such state, too deep.
 UNREADABLE = (
     *(PayloadError, msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, LookupError, OSError),
     RecursionError,
@@ -32,7 +33,7 @@ _TYPES = {**get_type_hints(JobRow), "payload": Any}
 
 
 def claimed(backend: Backend, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
-    """`backend.claim`; where it fails on a row, of one job only, until that row is the next, and is set aside."""
+    """Call `backend.claim`. If it fails on a row, claim jobs singly until that row is next, and set it aside."""
     try:
         return (yield from backend.claim(claim))
     except DamagedRowError as error:
@@ -42,7 +43,7 @@ def claimed(backend: Backend, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
 
 
 def settled(backend: Backend, ends: Sequence[Settlement]) -> Flow[set[str]]:
-    """`backend.settle`; where it fails on a row, that one is set aside, as if its lease had not been current."""
+    """Call `backend.settle`. If it fails on a row, set that row aside and treat its lease as not current."""
     try:
         return (yield from backend.settle(ends, None))
     except DamagedRowError as error:
@@ -56,7 +57,7 @@ def settled(backend: Backend, ends: Sequence[Settlement]) -> Flow[set[str]]:
 
 
 def extended(backend: Backend, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
-    """`backend.heartbeat`; where it fails on a row, that lease is not extended."""
+    """Call `backend.heartbeat`. If it fails on a row, do not extend that lease."""
     try:
         return (yield from backend.heartbeat(leases))
     except DamagedRowError:
@@ -69,7 +70,7 @@ def extended(backend: Backend, leases: Sequence[tuple[str, str]]) -> Flow[dict[s
 
 
 def damage(row: JobRow) -> str:
-    """What is wrong with a row that `job_of` cannot read: the first such column, and why."""
+    """Return what is wrong with a row that `job_of` cannot read: the first bad column and the reason."""
     for column, value in zip(JobRow._fields, row, strict=True):
         try:
             _read(column, value)
@@ -79,7 +80,7 @@ def damage(row: JobRow) -> str:
 
 
 def shown_job(row: JobRow) -> Job:
-    """The job in a row, for people. One that somebody damaged must not hide the others: its `error` says what is wrong."""
+    """Return the job in a row, for display. A damaged row must not hide the others: its `error` says what is wrong."""
     try:
         job = job_of(row)
         for column in (
@@ -87,7 +88,7 @@ def shown_job(row: JobRow) -> Job:
             "lease_token",
             "lease_worker",
             "lease_ttl",
-        ):  # which job_of, being hot, takes as they are
+        ):  # job_of does not check these: it is a hot path
             _read(column, getattr(row, column))
         return job
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""The memory store: for tests. It forgets everything when the process ends, and says so."""
+"""The memory store, for tests. Everything is lost when the process ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_memory(dsn: str, /, *, clock: Clock | None, awaits: bool) -> MemoryBack
 
 
 class _Entry:
-    """A job in memory. `row` is replaced at each move, never changed."""
+    """A job in memory. `row` is replaced at each transition, never modified."""
 
     __slots__ = ("row", "seq")
 
@@ -48,7 +48,7 @@ class MemoryBackend:
         self._lock = threading.Lock()
         self._jobs: dict[str, _Entry] = {}
         self._seq = 0
-        # Claimable now, by (priority, seq), and later, by time; entries that moved on are dropped when met.
+        # Jobs claimable now, by (priority, seq), and later, by time. Outdated entries are dropped when reached.
         self._ready: dict[str, list[tuple[int, int, str]]] = {}
         self._later: list[tuple[float, str]] = []
         self._wakeups = Wakeups()
@@ -142,7 +142,7 @@ class MemoryBackend:
                     until = max(row.lease_expires_at or 0.0, on_grid(now + (row.lease_ttl or 0.0)))
                     entry.row = row._replace(
                         lease_expires_at=until
-                    )  # its place in `_later` moves when it is met
+                    )  # its entry in `_later` is updated when it is reached
                     extended[token] = until
             return extended
 
@@ -259,7 +259,7 @@ class MemoryBackend:
         yield from ()
 
     def _offer(self, job_id: str, now: float) -> None:
-        """Put a job where the next claim will find it."""
+        """Put a job on the heap where the next claim finds it."""
         entry = self._jobs.get(job_id)
         if entry is None:
             return
@@ -273,7 +273,7 @@ class MemoryBackend:
             heapq.heappush(self._ready.setdefault(row.queue, []), (row.priority, entry.seq, job_id))
 
     def _next(self, queues: Sequence[str], now: float) -> Iterator[_Entry]:
-        """Claimable jobs of these queues, best first, each taken off its heap."""
+        """Yield the claimable jobs of these queues, best first, and remove each from its heap."""
         heaps = [heap for name in queues if (heap := self._ready.get(name))]
         while heaps := [heap for heap in heaps if heap]:
             _, seq, job_id = heapq.heappop(min(heaps, key=lambda heap: heap[0]))
@@ -282,11 +282,11 @@ class MemoryBackend:
                 continue
             if _claimable(entry.row, now):
                 yield entry
-            else:  # leased meanwhile; or the clock was set back, and it must not be forgotten
+            else:  # leased meanwhile, or the clock was set back: keep it for later
                 self._offer(job_id, now)
 
     def _expire(self, entry: _Entry, claim: Claim, now: float) -> bool:
-        """Note that a lease has lapsed; True if that was its last chance and the job is Failed now."""
+        """Record that a lease has lapsed. Return True if the job is Failed now, because that happened too often."""
         row = entry.row
         if row.state != IN_FLIGHT:
             return False
@@ -321,7 +321,7 @@ class MemoryBackend:
         return row
 
     def _held(self, job_id: str, token: str, now: float) -> _Entry | None:
-        """The job, if this token's lease on it is the current one and has not expired."""
+        """Return the job if the lease with this token is current and has not expired."""
         entry = self._jobs.get(job_id)
         if entry is None or entry.row.state != IN_FLIGHT or entry.row.lease_token != token:
             return None

@@ -1,4 +1,4 @@
-"""What a store's back end does: rows in, rows out, each method one atomic step, as a flow.
+"""The interface of a back end: rows in, rows out. Each method is one atomic step, as a flow.
 
 Everything that stores have in common (checks, JSON, retry decisions, errors per job) is in `operations.py`.
 """
@@ -29,7 +29,7 @@ class Inserted(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """A job as stored; times are seconds since 1970."""
+    """A job as it is stored. Times are seconds since 1970."""
 
     id: str
     queue: str
@@ -50,7 +50,7 @@ class JobRow(NamedTuple):
     lease_expiries: int
     error: str | None
     finished_at: float | None
-    attempts: str  # JSON array, see `rows.py`; without the last attempt of a job that Succeeded
+    attempts: str  # JSON array, see `rows.py`; without the last attempt of a Succeeded job
 
 
 class Claim(NamedTuple):
@@ -62,7 +62,7 @@ class Claim(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The end of a lease: `state` is where the job goes; `delay` counts from the store's now."""
+    """The end of a lease. `state` is the new state of the job; `delay` counts from the store's current time."""
 
     job_id: str
     token: str
@@ -79,34 +79,34 @@ class Backend(Protocol):
     capabilities: StoreCapabilities
 
     def open(self, migrate: str) -> Flow[None]:
-        """Connect and see to the schema."""
+        """Connect, and check or create the schema."""
 
     def migrate(self, target: int | None) -> Flow[list[str]]:
-        """Bring the schema to `target` (None: the newest), up or down; the names of the steps taken."""
+        """Migrate the schema to version `target` (None: the newest), up or down. Return the names of the steps."""
 
     def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
-        """The steps that `migrate` would take now, as (name, SQL). Nothing is changed or created."""
+        """Return the steps that `migrate` would take now, as (name, SQL). Nothing is changed or created."""
 
     def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
-        """Add rows. With `skip` ids that exist are left out, else they raise DuplicateJobError and none is added."""
+        """Add rows. With `skip`, rows whose ids exist are left out; otherwise raise DuplicateJobError and add none."""
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
-        """Lease the next jobs; and whether jobs were failed on the way, so that more may be claimable.
+        """Lease the next jobs. Return them and whether this claim marked jobs as Failed, so that more may be claimable.
 
-        DamagedRowError, with nothing leased, if the statement fails because of what stands in a row.
+        Raise DamagedRowError, with nothing leased, if the statement fails because of a value in a row.
         """
 
     def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
-        """Fail a leased job whose row cannot be read; nothing of the row but its id and token is looked at."""
+        """Fail a leased job whose row cannot be read. Only the id and the token of the row are used."""
 
     def set_aside_next(self, queues: Sequence[str], reason: str) -> Flow[bool]:
-        """Fail the job that a claim of one would lease next; False if there is none."""
+        """Fail the job that a claim would lease next. Return False if there is none."""
 
     def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
-        """End leases; the tokens whose lease was current."""
+        """End leases. Return the tokens whose lease was current."""
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
-        """Extend leases, given as (job id, token); the new expiry of each token whose lease was current."""
+        """Extend leases, given as (job id, token). Return the new expiry by token, for leases that were current."""
 
     def get(self, job_id: str) -> Flow[JobRow | None]: ...
 
@@ -117,30 +117,30 @@ class Backend(Protocol):
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]: ...
 
     def retry(self, job_id: str) -> Flow[bool]:
-        """Failed to Ready with its retries given back; False if it is not Failed."""
+        """Make a Failed job Ready, with all its retries. Return False if it is not Failed."""
 
     def discard(self, job_id: str) -> Flow[bool]:
-        """Remove it if it is Ready or Failed; False if not."""
+        """Remove the job if it is Ready or Failed. Return False if it is not."""
 
     def prune(self, older_than: float) -> Flow[int]:
-        """Remove finished jobs that ended so many seconds ago; how many."""
+        """Remove jobs that finished at least `older_than` seconds ago. Return how many."""
 
     def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
-        """Seconds until a job of these queues comes due: 0 if one is now, though somebody may have it locked. None if
-        all are finished."""
+        """Return the seconds until a job of these queues is due, 0 if one is due now (it may be locked). Return None if
+        all jobs are finished."""
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
         """Return when there may be work, after `seconds`, or when `stop` is set."""
 
     def begin(self) -> Flow[Any]:
-        """A connection in a transaction of its own, for a handler."""
+        """Return a connection in a new transaction, for a handler."""
 
     def commit(self, connection: Any) -> Flow[None]:
-        """Commit what `begin` gave; StoreOutcomeUnknownError if the answer did not come."""
+        """Commit the transaction of `begin`. Raise StoreOutcomeUnknownError if the answer does not arrive."""
 
     def roll_back(self, connection: Any) -> Flow[None]: ...
 
     def awaiting(self) -> Backend:
-        """The same store for asyncio: itself, or a back end of its own on the same database."""
+        """Return the same store for asyncio: this object, or another back end on the same database."""
 
     def close(self) -> Flow[None]: ...

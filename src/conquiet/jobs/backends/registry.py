@@ -1,4 +1,4 @@
-"""Which back end a DSN names: one is registered for each scheme."""
+"""The registry of back ends by DSN scheme."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Opener", "backend_at", "names_no_store", "register"]
 
 
 class Opener(Protocol):
-    """Makes the back end at `dsn`. It does not connect yet: `Backend.open` does."""
+    """Creates the back end for `dsn`. It does not connect; `Backend.open` does."""
 
     def __call__(self, dsn: str, /, *, clock: Clock | None, awaits: bool) -> Backend:
-        """`clock` is what `open_store` was given. With `awaits` the flows of the back end are driven by asyncio, and
-        what they call may be coroutine functions."""
+        """`clock` is the argument of `open_store`. With `awaits`, asyncio drives the flows of the back end, and the
+        functions they call may be coroutine functions."""
 
 
 class _Scheme(NamedTuple):
@@ -29,9 +29,9 @@ _SCHEMES: dict[str, _Scheme] = {}
 
 
 def register(scheme: str, opener: Opener, form: str) -> None:
-    """Open `scheme://…` with `opener`, in place of the one that was registered for this scheme before.
+    """Register `opener` for DSNs `scheme://…`. It replaces an opener registered earlier for this scheme.
 
-    `form` is what such a DSN looks like: the error about a DSN that names no store lists the forms of all schemes.
+    `form` shows what such a DSN looks like. The error about an unknown DSN lists the forms of all schemes.
     """
     _SCHEMES[scheme] = _Scheme(opener, form)
 

@@ -1,4 +1,4 @@
-"""Rows as back ends store them, and jobs as people see them."""
+"""Converts between the rows that back ends store and the public `Job`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
 IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
-# What a claim of Ready jobs has decided itself: it need not travel back.
+# Columns whose values the claim of Ready jobs sets itself, so that the database need not return them.
 GIVEN = ("state", "lease_token", "lease_ttl", "lease_worker", "lease_started_at", "finished_at")
 STATES = {state.value: state for state in JobState}
 # Number, worker, start, end, outcome, category, type and text of the error.
@@ -42,8 +42,8 @@ _STORED_ATTEMPTS = msgspec.json.Decoder(
 
 
 def job_of(row: JobRow) -> Job:
-    """The job in a row; one of UNREADABLE if somebody has damaged it."""
-    # Hot, and a name looked up in a named tuple costs as much as building a lease: unpacked at once.
+    """Return the job in a row. Raise one of `damage.UNREADABLE` if the row is damaged."""
+    # Hot path: a field access on a named tuple costs as much as building a lease, so unpack all fields in one step.
     (
         job_id,
         queue,
@@ -66,7 +66,7 @@ def job_of(row: JobRow) -> Job:
         _,
         attempts,
     ) = row
-    # What JobRow says of types is what we write; others write past us, and SQLite takes anything, anywhere.
+    # JobRow declares the types that we write. Others may write to the table, and SQLite accepts any type in a column.
     if not (
         isinstance(job_id, str)  # type: ignore[redundant-expr]
         and type(priority) is int
@@ -77,7 +77,7 @@ def job_of(row: JobRow) -> Job:
         and (correlation_id is None or isinstance(correlation_id, str))  # type: ignore[redundant-expr]
         and (error is None or isinstance(error, str))
     ):
-        raise TypeError("a column holds what it cannot hold")
+        raise TypeError("a column holds a value of the wrong type")
     lease = None
     if token is not None and state == IN_FLIGHT:
         lease = Lease(token, version, utc(expires_at), ttl or 0.0, worker or "")  # type: ignore[arg-type]
@@ -112,13 +112,13 @@ def _attempts(row: JobRow) -> tuple[Attempt, ...]:
     written = attempts_of(row.attempts)
     if row.state != SUCCEEDED:
         return written
-    # The hot path writes no history: what an ack would add stands in the row.
+    # An ack writes no history, to be fast: the last attempt is built from columns of the row.
     started_at, ended_at = utc(row.lease_started_at), utc(row.finished_at)  # type: ignore[arg-type]
     return (*written, Attempt(row.lease_version, row.lease_worker or "", started_at, ended_at, "succeeded"))
 
 
 def attempt_json(number: int, worker: str, started: float, ended: float, end: Settlement) -> str:
-    """One attempt as an element of the stored array."""
+    """Return one attempt as an element of the stored array."""
     return json.dumps(
         [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
         ensure_ascii=False,
@@ -126,12 +126,13 @@ def attempt_json(number: int, worker: str, started: float, ended: float, end: Se
 
 
 def ready_place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    """Priority, then number: RETURNING keeps no order."""
+    """Sort key: priority, then number. RETURNING does not keep the order."""
     return claimed[4], claimed[0]
 
 
 def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
-    """The row that `claim_ready` has made, of what it gives (the job's number and all but `GIVEN`) and was given."""
+    """Build the row of a job claimed by `claim_ready`: from what that returns (the job's number and all columns but
+    `GIVEN`) and from its parameters."""
     (
         seq,
         job_id,
@@ -171,11 +172,11 @@ def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
         None,
         attempts,
     )
-    return tuple.__new__(JobRow, values)  # hot: what JobRow() would do, without passing twenty arguments
+    return tuple.__new__(JobRow, values)  # hot path: the same as JobRow(), without passing twenty arguments
 
 
 def duplicates(ids: Iterable[str], taken: Container[str]) -> list[str]:
-    """Those of `ids` that are taken, and every one after its first."""
+    """Return the `ids` that are taken, and repetitions within `ids`."""
     seen: set[str] = set()
     return [one for one in ids if one in taken or one in seen or seen.add(one)]  # type: ignore[func-returns-value]
 
@@ -187,10 +188,10 @@ def duplicate_error(double: Sequence[str]) -> DuplicateJobError:
 
 
 def new_ids(count: int) -> list[str]:
-    """UUIDs that begin with the time (version 7): ids that grow keep a database's index of them compact."""
+    """Return UUIDs of version 7, which begin with the time: increasing ids keep a database's index compact."""
     moment = f"{time.time_ns() // 1_000_000:012x}"
     begin = f"{moment[:8]}-{moment[8:]}-7"
-    # Randomness is drawn once for all: 20 digits for each, of which 19 are used.
+    # Random digits are drawn once for all ids: 20 for each, of which 19 are used.
     digits = os.urandom(10 * count).hex()
     return [
         f"{begin}{digits[n : n + 3]}-{_VARIANTS[digits[n + 3]]}{digits[n + 4 : n + 7]}-{digits[n + 7 : n + 19]}"
@@ -200,4 +201,4 @@ def new_ids(count: int) -> list[str]:
 
 _VARIANTS = {
     f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)
-}  # the two bits that every UUID has there
+}  # the two fixed bits of the UUID variant

@@ -1,4 +1,4 @@
-"""Which schema a database has, and the steps from one version to another: the same rule for every back end."""
+"""Schema versions and the steps between them, with the same rules for every back end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["check_version", "steps", "stored_version"]
 
 
 def stored_version(rows: Sequence[Any], where: str) -> int:
-    """The version in the table `conquiet_schema`, given as its rows (two are enough): one whole number."""
+    """Return the version in the table `conquiet_schema`. `rows` are its rows, or the first two of them."""
     if len(rows) == 1 and len(rows[0]) == 1 and type(rows[0][0]) is int and rows[0][0] >= 0:
         return int(rows[0][0])
     found = "no row" if not rows else "several rows" if len(rows) > 1 else f"{ascii(tuple(rows[0]))[:60]}"
     raise SchemaVersionError(
-        f"{where} has a table conquiet_schema with {found}, where one row with the version of the schema was expected. "
+        f"{where} has a table conquiet_schema with {found}; one row with the version of the schema was expected. "
         "Nothing was changed: restore it from a backup, or, if no job is to be kept, drop the tables conquiet_schema "
         "and conquiet_jobs and open the store again"
     )
 
 
 def check_version(found: int | None, newest: int, where: str, migrate: str) -> bool:
-    """Whether the schema has to be created now; any version but the newest is refused, and said.
+    """Return whether the schema has to be created now. Raise SchemaVersionError for any version but the newest.
 
     `found` is None for a database without our schema.
     """
@@ -50,7 +50,7 @@ def check_version(found: int | None, newest: int, where: str, migrate: str) -> b
 
 
 def steps(migrations: list[Migration], found: int, target: int | None) -> list[tuple[str, str, int]]:
-    """(name, SQL, version after it) for each step from `found` to `target` (None: the newest), up or down."""
+    """Return (name, SQL, new version) for each step from `found` to `target` (None: the newest), up or down."""
     newest = migrations[-1].version
     target = newest if target is None else target
     if type(target) is not int or not 0 <= target <= newest:

@@ -1,4 +1,4 @@
-"""Named statements from `sql/*.sql`, and the numbered migrations beside them."""
+"""Loads the named statements of a back end's `statements.sql` and its numbered migrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["Migration", "load", "migrations"]
 
 
 def load(name: str, **parts: str) -> dict[str, str]:
-    """The statements of `<name>/statements.sql`, each after a line `-- name: <statement>`; `{part}` is filled in."""
+    """Return the statements of `<name>/statements.sql`; each follows a line `-- name: <statement>`.
+
+    `{part}` in a statement is replaced by the keyword argument of that name.
+    """
     text = (files("conquiet.jobs.backends") / name / "statements.sql").read_text()
     statements: dict[str, str] = {}
     for block in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:

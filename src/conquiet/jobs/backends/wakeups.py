@@ -1,4 +1,4 @@
-"""Who waits for work in this process: each has a signal of its own, so nobody takes another's wake-up."""
+"""Wake-ups for those waiting for work in this process. Each has its own signal, so no wake-up is taken by another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Wakeups:
 
     @contextmanager
     def waiting(self) -> Iterator[Signal]:
-        """A signal for one who waits. Look for work after this, not before: what comes later sets it."""
+        """Yield a signal that is set when work arrives. Look for work inside the block, not before it."""
         signal = Signal()
         self._waiting[signal] = None
         try:

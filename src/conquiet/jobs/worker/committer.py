@@ -1,4 +1,4 @@
-"""Settles in batches what the runners have finished, and waits for a store that does not answer."""
+"""Settles finished jobs in batches, and waits for the store during an outage."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _log = logging.getLogger("conquiet.jobs")
 
 T = TypeVar("T")
 
-# A worker without work for longer than this is idle, which says nothing about its speed. A shorter wait is what the
-# next claim takes.
+# A worker without work for longer than this is idle, and the time does not count for its rate. A shorter wait is the
+# duration of the next claim.
 _IDLE_SECONDS = 0.1
-_RATE_SECONDS = 0.02  # over which speed is measured: short, so that a quick worker soon claims more
+_RATE_SECONDS = 0.02  # the rate is measured over this time: short, so that a fast worker soon claims more
 
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """What became of the jobs that a worker claimed."""
+    """The jobs that a worker has claimed, by outcome."""
 
     claimed: int = 0
     succeeded: int = 0
     failed: int = 0
     released: int = 0
-    lost: int = 0  # the lease was gone: the result was discarded
+    lost: int = 0  # the lease was lost: the result was discarded
     abandoned: int = 0  # still running on a thread when the worker ended
 
 
@@ -52,7 +52,7 @@ class Held:
 
 
 class Committer:
-    """It alone takes jobs out of `held` and counts what became of them."""
+    """Settles finished jobs. Only the committer removes jobs from `held` and counts their outcomes."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class Committer:
         self._clock = clock
         self._done: deque[Held] = deque()
         self._has_done = Signal()
-        self._one_settled = settled  # set after every batch: there is room for more
-        self._at_once = at_once  # once set, an outage is not waited for any longer
-        self.no_more = Signal()  # it ends when everything is settled
-        self.rate = 0.0  # jobs per second, lately
+        self._one_settled = settled  # set after every batch: there is room for more jobs
+        self._at_once = at_once  # once set, it no longer waits for the end of an outage
+        self.no_more = Signal()  # once set, it ends when everything is settled
+        self.rate = 0.0  # recent jobs per second
 
     def add(self, held: Held, ended: Execution) -> None:
-        """A runner has finished with it. Any thread."""
+        """Add a job that a runner has finished. Safe in any thread."""
         held.ended = ended
         self._done.append(held)
-        # Waking costs as much as all the rest. The signal is cleared before what is done is taken, so none is missed.
+        # Waking is the expensive part. run() clears the signal before it takes the finished jobs, so none is missed.
         if not self._has_done.is_set():
             self._has_done.set()
 
@@ -107,7 +107,7 @@ class Committer:
                 began, count = self._clock.monotonic(), 0
 
     def _settle(self, batch: list[Held]) -> Flow[None]:
-        """End the leases of a batch. An outage is waited for: after it, results are settled, or refused as stale."""
+        """End the leases of a batch. After an outage the results are settled, or refused as stale."""
         acks, nacks, releases = [], [], []
         for held in batch:
             ended = held.ended
@@ -136,11 +136,11 @@ class Committer:
             return
         try:
             results, retried = yield from self._enduring(settle)
-            if all(result.ok for result in results):  # as is usual
+            if all(result.ok for result in results):  # the usual case
                 self._settled(batch, outcome)
                 return
             for held, result in zip(batch, results, strict=True):
-                # After a failure it may have happened the first time: the job's own history tells.
+                # The attempt that failed may have settled the job: its history shows that.
                 if result.ok or (retried and (yield from self._is_settled(held, outcome))):
                     self._settled([held], outcome)
                 else:
@@ -164,9 +164,9 @@ class Committer:
         return settled
 
     def _enduring(self, ask: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
-        """The store's answer, however long that takes, and whether it was asked more than once.
+        """Ask until the store answers. Return the answer and whether it took more than one attempt.
 
-        Asking again is safe where the outcome of the first time is unknown: the token decides. Raises
+        Repeating is safe if the outcome of the first attempt is unknown, because of the token. Raises
         StoreUnavailableError only when the worker must end.
         """
         attempt = 0

@@ -1,4 +1,4 @@
-"""What a handler is given besides its job."""
+"""The second argument of a handler."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _log = logging.getLogger("conquiet.jobs")
 
 
 class JobContext:
-    """What a handler may know and use besides its job; handlers that take a second argument get it.
+    """The context of a running job, passed to handlers that take a second argument.
 
-    `token` and `version` fence the handler's own writes: a later lease of the same job has a higher version.
+    Use `token` and `version` to fence the handler's own writes: a later lease of the same job has a higher version.
     """
 
     progress: tuple[float, str] | None = None
-    # The worker's business: it commits or rolls back. While it commits, a lease that is gone was not lost.
+    # For the worker, which commits or rolls back. While it is `settling`, a lease that is gone was not lost.
     transaction: Any = None
     settling = False
     _opening_async: asyncio.Lock | None = None
@@ -42,23 +42,25 @@ class JobContext:
         self.lease_lost = lease_lost
         self._backend = backend
         self._awaits = awaits
-        self._opening = threading.Lock()  # a handler may ask for it from several threads, or tasks, at once
+        self._opening = (
+            threading.Lock()
+        )  # a handler may ask for the connection in several threads at the same time
 
     @property
     def connection(self) -> Any:
         """A connection to the store's database, in a transaction that the worker commits together with the ack.
 
-        Asking for it is choosing that: the handler's effect on it happens exactly once. Do not commit it.
+        What the handler writes with it takes effect exactly once. Do not commit it.
         """
         backend = self._transactional()
         if self._awaits:
-            raise JobConfigError("with isolation='async' it is: await context.get_connection()")
+            raise JobConfigError("with isolation='async' use: await context.get_connection()")
         with self._opening:
             if self.transaction is None:
                 fence = current_fence()
                 fence.check()
                 run(self._begin(backend))
-                if fence.closed:  # given up while it was opened: nobody else would end it
+                if fence.closed:  # the handler was abandoned while it was opened: nothing else would end it
                     transaction, self.transaction = self.transaction, None
                     run(backend.roll_back(transaction))
                     fence.check()
@@ -74,14 +76,14 @@ class JobContext:
         return self.transaction
 
     def _begin(self, backend: Backend) -> Flow[None]:
-        # Kept here, in the flow: whoever waits for it may be cancelled when it is there, and it must be ended.
+        # Stored here, inside the flow: the caller may be cancelled once it is open, and it must still be ended.
         self.transaction = yield from backend.begin()
 
     def take_away(self) -> Flow[None]:
-        """End the transaction of a handler that was abandoned, which may be using it at this moment.
+        """End the transaction of an abandoned handler, which may be using it at this moment.
 
-        It can do nothing with it any more. Closing it is left to its own thread (`leave`): a driver may crash when a
-        connection is closed under a statement.
+        The handler cannot write with it any more. Its own thread closes the connection (`leave`): a driver may crash
+        when a connection is closed during a statement.
         """
         with self._opening:
             connection = self.transaction
@@ -91,31 +93,31 @@ class JobContext:
                 yield from _fence_off_sqlite(connection)
             elif not connection.closed:
                 yield from _fence_off_psycopg(connection)
-                yield from self._transactional().roll_back(connection)  # notices that it is cut
+                yield from self._transactional().roll_back(connection)  # notices that the connection is cut
 
     def leave(self) -> None:
-        """Said by the handler's thread at its end."""
+        """Close the connection if the handler was abandoned. The handler's thread calls this at its end."""
         if current_fence().closed:
             with self._opening:
                 if self.transaction is not None:
                     self.transaction.close()
 
     def report_progress(self, share: float, note: str = "") -> None:
-        """How far the job is, from 0 to 1; shown by `JobWorker.running()` and logged at debug level."""
+        """Report progress, from 0 to 1. `JobWorker.running()` shows it, and it is logged at debug level."""
         self.progress = (share, note)
         _log.debug("job %s: %.0f %% %s", self.job.id, share * 100, note)
 
     def _transactional(self) -> Backend:
         if self._backend is None or not self._backend.capabilities.joins_transactions:
             raise JobConfigError(
-                "there is no connection to ask for: the store is in memory, or the handler runs in a process"
+                "no connection is available: the store is in memory, or the handler runs in a child process"
             )
         return self._backend
 
 
 def _fence_off_sqlite(connection: sqlite3.Connection) -> Flow[None]:
-    # Read-only first, so that nothing can be written after the roll-back. Both wait until the statement that runs
-    # there, if any, has ended: it is interrupted until it has.
+    # Read-only first, so that nothing can be written after the rollback. Both steps wait until a running statement has
+    # ended; it is interrupted repeatedly until it has.
     yield from kept(_roll_back_sqlite(connection), _interrupting(connection))
 
 
@@ -126,7 +128,7 @@ def _roll_back_sqlite(connection: sqlite3.Connection) -> Flow[None]:
             if connection.in_transaction:
                 yield Call(connection.execute, "ROLLBACK")
             return
-        except sqlite3.OperationalError as error:  # interrupted itself: once more
+        except sqlite3.OperationalError as error:  # this statement was interrupted: try again
             _log.debug("an abandoned transaction is not rolled back yet: %s", error)
 
 
@@ -139,7 +141,7 @@ def _interrupting(connection: sqlite3.Connection) -> Flow[None]:
 def _fence_off_psycopg(connection: Any) -> Flow[None]:
     with socket.socket(fileno=os.dup(connection.fileno())) as line:
         try:
-            yield Call(connection.cancel)  # else the server would go on with what runs
-        except Exception as error:  # noqa: BLE001 - it is gone: then nothing runs there any more
+            yield Call(connection.cancel)  # otherwise the server would continue the running statement
+        except Exception as error:  # noqa: BLE001 - the server is gone, so no statement is running there
             _log.debug("the statement of an abandoned handler could not be cancelled: %s", error)
         line.shutdown(socket.SHUT_RDWR)

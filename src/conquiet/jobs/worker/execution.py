@@ -1,4 +1,4 @@
-"""Running a handler: what it is given, and how far it can be stopped."""
+"""Runs a handler in the chosen isolation and reports how it ended."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _log = logging.getLogger("conquiet.jobs")
 
 
 class Execution(NamedTuple):
-    """How a job's handler ended. None of the flags and no `error`: it succeeded."""
+    """How a job's handler ended. It succeeded if no flag is set and there is no `error`."""
 
     job: Job
     error: BaseException | None = None
     category: str | None = None
-    given_back: bool = False  # interrupted by the worker's own end: released, no retry consumed
-    settled: bool = False  # acknowledged already, in the handler's own transaction
-    unknown: bool = False  # the same, perhaps: the answer to the commit did not come
-    lost: bool = False  # the lease was gone: nothing of its effect was committed
+    given_back: bool = False  # interrupted because the worker ends: released, no retry consumed
+    settled: bool = False  # already acknowledged, in the handler's own transaction
+    unknown: bool = False  # perhaps acknowledged in that transaction: the answer to the commit did not arrive
+    lost: bool = False  # the lease was lost: its effect was not committed
     retryable: bool = True
     schedule: RetrySchedule | None = None  # for the delay before the next retry; None: the store's
 
 
 def check_handlers(handlers: Iterable[Handler], isolation: str) -> None:
-    """Refuse, before anything is claimed, what would fail every job."""
+    """Refuse handlers that would fail every job, before any job is claimed."""
     for handler in handlers:
         if not callable(handler):
             raise JobConfigError(f"a handler must be callable, not {type(handler).__name__}")
         if isolation != "async" and _is_coroutine_function(handler):
             raise JobConfigError(f"{describe(handler)} is a coroutine function: use isolation='async'")
         if isolation == "process":
-            ProcessCalls(handler, wrap=call_in_child)  # raises if a child could not import it
+            ProcessCalls(handler, wrap=call_in_child)  # raises if a child process could not import it
 
 
 class Executor:
@@ -63,14 +63,14 @@ class Executor:
     | --- | --- |
     | async | the coroutine is cancelled |
     | process | the child process is killed: the only hard stop |
-    | thread | the thread is abandoned, fenced and counted; it runs on |
+    | thread | the thread is abandoned, fenced and counted; it keeps running |
     """
 
     def __init__(self, plans: JobPlans, operations: JobOperations, isolation: str) -> None:
         self._plan = plans.plan
         self._operations = operations
         self._isolation = isolation
-        # By the handler's id, because not all can be hashed: how it is called, and whether it takes a context.
+        # How a handler is called, and whether it takes a context; by its id, because not all handlers are hashable.
         self._calls: dict[int, tuple[Handler, bool]] = {}
         self._processes: dict[Handler, ProcessCalls] = {}
         self._closed = False
@@ -79,7 +79,7 @@ class Executor:
         return JobContext(job, self._operations.backend, Signal(), awaits=self._isolation == "async")
 
     def execute(self, context: JobContext) -> Flow[Execution]:
-        """Run the handler of the context's job; whatever it raises is an outcome."""
+        """Run the handler of the context's job. Whatever it raises becomes part of the result."""
         job, retry = context.job, None
         try:
             plan = self._plan(job)
@@ -89,7 +89,7 @@ class Executor:
                 return Execution(job)
             context.settling = True
             return (yield from shielded(self._commit(context)))
-        except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it is the job's failure
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it fails the job
             ended = self._failed(job, error, retry)
         if context.transaction is not None:
             abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
@@ -97,7 +97,7 @@ class Executor:
         return ended
 
     def _failed(self, job: Job, error: BaseException, retry: RetrySchedule | None) -> Execution:
-        # Once closed, a cancellation or a dead child is our own doing; before, a handler let it out.
+        # After close(), a cancellation or a dead child was caused by this worker; before, by the handler.
         ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
         if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
             return Execution(job, error, given_back=True)
@@ -110,7 +110,7 @@ class Executor:
         )
 
     def _commit(self, context: JobContext) -> Flow[Execution]:
-        """The effect and the ack together, or neither."""
+        """Commit the effect and the ack together, or neither."""
         job, transaction = context.job, context.transaction
         try:
             yield from self._operations.ack(job, transaction)
@@ -129,11 +129,13 @@ class Executor:
                 yield from context.take_away()
             else:
                 yield from self._operations.backend.roll_back(context.transaction)
-        except StoreUnavailableError as error:  # the connection is broken: so is its transaction
+        except (
+            StoreUnavailableError
+        ) as error:  # the connection is broken, so the transaction is rolled back anyway
             _log.debug("a transaction ended with its connection: %s", error)
 
     def close(self) -> None:
-        """From here on, handlers that are cut off are given back."""
+        """From now on, jobs whose handlers are interrupted are released."""
         self._closed = True
         for calls in list(self._processes.values()):
             calls.close()
@@ -155,7 +157,7 @@ class Executor:
         return Call(call, context.job, *((context,) if takes_context else ()), timeout=timeout)
 
     def _prepared(self, handler: Handler) -> Handler:
-        """`handler`, so that what it sets in its context variables is not there for the next job."""
+        """Wrap `handler` so that the context variables it sets are not visible to the next job."""
 
         def in_own_context(job: Job, *context: JobContext) -> Any:
             try:
@@ -169,14 +171,14 @@ class Executor:
 
 
 def _is(kind: type[Exception], error: BaseException) -> bool:
-    """Whether it is of that kind, or in a child process was: from there comes only its name."""
+    """Return whether `error` is of that kind. From a child process only the name of the type arrives."""
     if isinstance(error, RemoteCallError):
         return error.error_type == kind.__qualname__
     return isinstance(error, kind)
 
 
 def _with_text(error: BaseException) -> BaseException:
-    """`error`, or one in its place if its text cannot be had: that must not keep the job from failing."""
+    """Return `error`, or a substitute if its `__str__` raises: that must not keep the job from failing."""
     try:
         str(error)
     except Exception:  # noqa: BLE001 - __str__ is the user's code too
@@ -202,7 +204,7 @@ def _takes_context(handler: Handler) -> bool:
 
 
 def call_in_child(handler: Handler, plain: dict[str, Any]) -> None:
-    """In the child process: the job as an object again, and the handler called. What it returns is dropped."""
+    """Runs in the child process: rebuilds the job and calls the handler. The return value is dropped."""
     job = Job.of_plain(plain)
     context = JobContext(job, None, Signal())
     handler(*((job, context) if _takes_context(handler) else (job,)))

@@ -1,4 +1,4 @@
-"""Heartbeats: the leases of the jobs in hand are extended, whatever the store does meanwhile."""
+"""Heartbeats: extend the leases of the held jobs, also across outages of the store."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from conquiet.jobs.worker.outage import Outage
 
 __all__ = ["Heartbeat"]
 
-_MOST_ATTEMPTS = (
-    3  # that lengthen the pause: a store that answers again may do so just before the leases lapse
-)
+_MOST_ATTEMPTS = 3  # only these lengthen the pause: the store may answer again just before the leases lapse
 
 
 class Heartbeat:
-    """Extends the leases of what is held, three times within `lease_ttl`.
+    """Extends the leases of the held jobs three times within `lease_ttl`.
 
-    `held` gives the jobs, or None to end it. `lost` is called with a job whose lease is gone. An outage of the store
-    is waited for: leases that have not lapsed by its end are kept.
+    `held` returns the jobs, or None to end. `lost` is called with each job whose lease is gone. It waits for the end of
+    an outage; leases that have not lapsed by then are kept.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The lanes of a worker: queues with places of their own run beside the others. Most workers have one lane."""
+"""The lanes of a worker: a queue with its own concurrency runs beside the others. Most workers have one lane."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Lanes"]
 
 
 class Lanes:
-    """Leads one `WorkerRun` per lane; `make` gives new ones for each round, because each runs only once."""
+    """Drives one `WorkerRun` per lane. `make` creates new ones for each round, because each can run only once."""
 
     def __init__(self, make: Callable[[], list[WorkerRun]], stops: int) -> None:
         self._make = make
@@ -22,7 +22,7 @@ class Lanes:
         self._state = (
             WorkerCounts(),
             make(),
-        )  # of earlier rounds, and the runs of this one: replaced together
+        )  # the counts of earlier rounds and the runs of this one: replaced together
         self._stop_as_asked()
 
     @property
@@ -31,7 +31,7 @@ class Lanes:
         return WorkerCounts(*map(sum, zip(*map(astuple, (past, *(w.counts for w in runs))), strict=True)))
 
     def stop(self) -> None:
-        """Once: drain. Twice: end at once. Any thread, any signal handler."""
+        """First call: drain. Second call: end without waiting. Safe in any thread and signal handler."""
         self._stops += 1
         _stop(self._state[1])
 
@@ -48,7 +48,7 @@ class Lanes:
         while True:
             _, runs = self._state
             yield from _side_by_side(runs, until_idle, wait_for_delayed)
-            # What ran in one lane may have brought jobs into another that had ended before.
+            # A job of one lane may have enqueued jobs for another lane that had ended before.
             if not until_idle or self._stops or not any(run.counts.claimed for run in runs):
                 return self.counts
             self._state = (self.counts, self._make())
@@ -71,11 +71,11 @@ def _side_by_side(runs: Sequence[WorkerRun], until_idle: bool, wait_for_delayed:
             lane = yield Beside(run.run(until_idle, wait_for_delayed), name="job lane")
             lanes.append(lane)
         yield from _all_end(lanes, runs)
-    except BaseException:  # cancelled too: no lane may run on alone
+    except BaseException:  # cancellation included: no lane may continue alone
         _stop(runs)
         try:
             yield from shielded(_all_end(lanes))
-        except BaseException:  # interrupted once more: end at once
+        except BaseException:  # interrupted again: end without waiting
             _stop(runs)
             yield from shielded(_all_end(lanes))
             raise
@@ -85,7 +85,7 @@ def _side_by_side(runs: Sequence[WorkerRun], until_idle: bool, wait_for_delayed:
 
 
 def _all_end(lanes: Sequence[Child[WorkerCounts]], runs: Sequence[WorkerRun] = ()) -> Flow[None]:
-    """Wait for all lanes. If one fails the others are stopped: a worker must not go on with half its queues."""
+    """Wait for all lanes. If one fails, stop the others: a worker must not continue with half its queues."""
     while left := [lane for lane in lanes if not lane.done]:
         yield Sleep(None, *(lane.finished for lane in left))
         if any(lane.done and lane.failure is not None for lane in left):

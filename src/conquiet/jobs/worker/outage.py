@@ -1,4 +1,4 @@
-"""A store that does not answer: said once when it begins and once when it ends, with growing pauses in between."""
+"""Outages of the store: logged once at the beginning and once at the end, with growing pauses between attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Outage:
-    """Shared by all who ask a store on behalf of one worker or connector: one outage is one line in the log."""
+    """Shared by all parts of a worker or connector that use the store, so that an outage is logged only once."""
 
     def __init__(self, clock: Clock, random: Callable[[], float]) -> None:
         self._clock = clock
@@ -31,9 +31,9 @@ class Outage:
         self.total = 0
 
     def watch(self, asking: Flow[T]) -> Flow[T]:
-        """`asking`; if it works, and was begun after the last failure, the outage is over.
+        """Run `asking`. If it succeeds and was started after the last failure, the outage is over.
 
-        (What was begun before it tells of the time before: an answer may be on its way when the store dies.)
+        A request started before that failure proves nothing: its answer may have been on its way when the store died.
         """
         begun = self._clock.monotonic()
         value = yield from asking
@@ -45,11 +45,11 @@ class Outage:
         return value
 
     def pause(self, error: StoreUnavailableError, attempt: int, *wake: Signal) -> Flow[None]:
-        """Note the failure, and wait a little longer than the last time: between 0.05 s and 5 s."""
+        """Record the failure and wait, longer with each attempt: between 0.05 s and 5 s."""
         with self._lock:
             self._failed_at = self._clock.monotonic()
             if self._since is None:
                 self._since = self._failed_at
                 self.total += 1
-                _log.warning("the job store does not answer; it is asked again until it does: %s", error)
+                _log.warning("the job store does not answer; retrying until it does: %s", error)
         yield Sleep(0.05 + full_jitter(0.1, attempt, 5.0, self._random), *wake)

@@ -1,4 +1,4 @@
-"""How a job is run: its handler, its time limit and its retries, looked up once per job."""
+"""The plan for running a job: its handler, time limit and retry schedule, looked up once per job."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class JobPlan(NamedTuple):
 
     handler: Handler
     timeout: float | None = None  # seconds
-    retry: RetrySchedule | None = None  # whose delays a failed job waits; None: the store's
+    retry: RetrySchedule | None = None  # gives the delay before a retry; None: the store's schedule
 
 
 class JobPlans:
     """Where a worker looks up how to run a job. A subclass can be given to a `JobWorker` in place of handlers."""
 
     def plan(self, job: Job) -> JobPlan:
-        """Called once per job, before it runs. What it raises fails the job."""
+        """Return the plan for `job`. Called once per job, before it runs; an exception fails the job."""
         raise NotImplementedError
 
     def handlers(self, queues: Sequence[str]) -> Iterable[Handler]:
-        """The handlers that are known before any job is, to be checked when the worker is made."""
+        """Return the handlers that are known in advance; they are checked when the worker is created."""
         return ()
 
 
 class HandlerPlans(JobPlans):
-    """One handler for all jobs, or one for each queue."""
+    """One handler for all jobs, or one per queue."""
 
     def __init__(
         self,

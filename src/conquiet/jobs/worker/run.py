@@ -1,10 +1,10 @@
-"""The job worker as flows: fetch, run, keep alive, commit. Threads, asyncio and the simulator run the same.
+"""The job worker as flows: fetch, run, keep alive, commit. Threads, asyncio and the simulator run the same code.
 
     fetch ──► crew (a runner per place) ──► done ──► commit
                  └────────── keeper: a heartbeat for all of them every ttl / 3 ──────────┘
 
-Jobs are claimed, kept alive and settled in batches; a runner takes them one by one. Between the parts are deques
-and signals only, so that a job costs no hop and no wake-up that it does not need.
+Jobs are claimed, kept alive and settled in batches; runners take them one by one. The parts exchange jobs only through
+deques and signals, so that a job causes no thread switch or wake-up that it does not need.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["WorkerRun", "WorkerSettings"]
 
 _log = logging.getLogger("conquiet.jobs")
 
-_POLL_SECONDS = 2.0  # the fall-back where a wake-up was missed
-_AHEAD_SECONDS = 0.2  # how much work to hold in advance, at the speed seen so far
+_POLL_SECONDS = 2.0  # the fallback for a missed wake-up
+_AHEAD_SECONDS = 0.2  # how much work to hold in advance, at the rate measured so far
 _MOST_AHEAD = 1_000
-_HANDLER_GRACE = 0.5  # for handlers to notice that they were cut off
-_STORE_GRACE = 5.0  # for a last answer of the store, once nothing else is waited for
+_HANDLER_GRACE = 0.5  # for handlers to notice that they were interrupted
+_STORE_GRACE = 5.0  # for a last answer of the store, when everything else has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class WorkerRun:
         )
 
     def stop(self) -> None:
-        """Once: drain. Twice: end at once. Any thread, any signal handler."""
+        """First call: drain. Second call: end without waiting. Safe in any thread and signal handler."""
         if self.stopping.is_set():
             self.stopping_hard.set()
         self.stopping.set()
@@ -98,7 +98,7 @@ class WorkerRun:
             self.stopping.set()
             try:
                 yield from shielded(self._finish(committer, keeper))
-            except BaseException:  # interrupted once more: end at once
+            except BaseException:  # interrupted again: end without waiting
                 self.stopping_hard.set()
                 yield from shielded(self._finish(committer, keeper))
                 raise
@@ -107,7 +107,7 @@ class WorkerRun:
         return self.counts
 
     def _break_down(self) -> None:
-        """If one part fails the worker ends: the other parts would hold their jobs for nothing."""
+        """End the worker because one part has failed: the other parts would hold their jobs in vain."""
         _log.error("the worker ends: %r", self._crew.failure)
         self.stopping.set()
         self._nudge.set()
@@ -120,9 +120,11 @@ class WorkerRun:
         settings = self._settings
         while True:
             self._nudge.clear()
-            if self.stopping.is_set():  # looked at after the clearing, so that no stop() is slept through
+            if self.stopping.is_set():  # checked after clear(), so that no stop() is missed
                 if self._crew.failure is None:
-                    _log.info("told to stop: nothing more is claimed; jobs that run: %d", len(self.running()))
+                    _log.info(
+                        "stopping: no more jobs are claimed; jobs still running: %d", len(self.running())
+                    )
                 return
             room = self._room()
             if room <= 0:
@@ -152,14 +154,14 @@ class WorkerRun:
             yield from backend.open("never")
         except BaseException:
             yield from shielded(backend.close())
-            self._operations.backend = backend.awaiting()  # one that is closed stays so
+            self._operations.backend = backend.awaiting()  # a closed back end cannot be opened again
             raise
 
     def _wait_for_work(self) -> Flow[None]:
         return self._operations.backend.wait_for_work(self._settings.queues, _POLL_SECONDS, self._nudge)
 
     def _room(self) -> int:
-        """How many jobs to claim now: enough to keep the runners busy until the next claim, in few large claims."""
+        """Return how many jobs to claim now, enough to keep the runners busy with few large claims."""
         ahead = self._settings.prefetch
         if ahead is None:
             ahead = min(
@@ -179,7 +181,7 @@ class WorkerRun:
         self._crew.add(taken)
 
     def _nothing_left(self, wait_for_delayed: bool) -> Flow[bool]:
-        """Whether that was all. An empty claim does not tell: it skips rows that somebody has locked."""
+        """Return whether no work is left. An empty claim does not prove that: it skips rows that are locked."""
         due = yield from self._operations.backend.next_due(self._settings.queues)
         return due is None or (due > 0 and not wait_for_delayed)
 
@@ -203,11 +205,14 @@ class WorkerRun:
         return [item.context.job for item in list(self._held.values()) if not item.lost]
 
     def _lose(self, job: Job) -> None:
-        """Somebody else may run it now. What has not begun will not begin; what has is told, its result discarded."""
+        """Handle a lost lease: another worker may run the job now.
+
+        If the handler has not started, it will not start. If it has, it is notified, and its result is discarded.
+        """
         assert job.lease is not None
         held = self._held.get(job.lease.token)
         if held is None or held.ended is not None or held.context.settling:
-            return  # its lease was ended, or is about to be, by this worker
+            return  # this worker has ended the lease itself, or is about to
         held.lost = True
         held.context.lease_lost.set()
         _log.warning("job %s: the lease was lost; its result will be discarded", job.id)
@@ -215,7 +220,7 @@ class WorkerRun:
     # -- end -----------------------------------------------------------------------------------------------------
 
     def _finish(self, committer: Child[None], keeper: Child[None]) -> Flow[None]:
-        """Give back what has not begun, let what has begun end, within `shutdown_timeout` or a second stop()."""
+        """Release the jobs that have not started; let the others finish until `shutdown_timeout` or a second stop()."""
         deadline = self._clock.monotonic() + self._settings.shutdown_timeout
         for held in self._crew.empty_inbox():
             self._committer.add(held, Execution(held.context.job, given_back=True))
@@ -224,19 +229,22 @@ class WorkerRun:
         abandoned = yield from self._crew.cut_off(_HANDLER_GRACE)
         self.counts.abandoned += abandoned
         for _ in range(abandoned):
-            _log.error("a handler did not end in time; its thread runs on until the process ends")
-            # Its lease lapses by itself; releasing it would let the job run twice at once.
+            _log.error("a handler did not end in time; its thread keeps running until the process ends")
+            # Its lease lapses by itself; releasing it would let the job run twice at the same time.
         self._committer.no_more.set()
         yield from all_end([committer], self._clock, deadline, self.stopping_hard)
-        self.stopping_hard.set()  # an outage is not waited for any longer
+        self.stopping_hard.set()  # stop waiting for the end of an outage
         keeper.cancel()
         yield from all_end([committer, keeper], self._clock, self._clock.monotonic() + _STORE_GRACE)
         for part in (committer, keeper):
             if not part.done:
                 part.abandon()
-                _log.error("the job store has not answered; what is not settled runs again after its lease")
+                _log.error(
+                    "the job store has not answered; jobs not settled run again when their leases expire"
+                )
 
 
 def _ends_worker(error: BaseException | None) -> TypeGuard[BaseException]:
-    """No thread can be had to run anything within a limit, or a handler ended the program (SystemExit, say)."""
+    """Return whether the worker must end: no thread is available to run a handler with a time limit, or a handler
+    ended the program (by SystemExit, for example)."""
     return isinstance(error, AbandonedThreadsError) or not isinstance(error, Exception | Cancelled | None)

@@ -1,4 +1,4 @@
-"""The job worker: claims, runs, keeps alive and settles jobs until it is told to stop."""
+"""The job worker: it claims, runs, keeps alive and settles jobs until it is stopped."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ISOLATIONS = ("thread", "process", "async")
 
 
 class JobWorker:
-    """Runs handlers for the jobs of some queues.
+    """Runs handlers for the jobs of one or more queues.
 
-    A handler takes the job, and if it wants a `JobContext` as its second argument. What it raises fails the job,
-    which then runs again as its retries allow. `isolation` decides where it runs and what can stop it:
-    "thread" (nothing can: past `execution_timeout` it is abandoned), "process" (killed), "async" (cancelled).
+    A handler takes the job and, optionally, a `JobContext` as its second argument. An exception in the handler fails
+    the job, which runs again if it has retries left. `isolation` sets where the handler runs and how it is stopped at
+    `execution_timeout`: "thread" (it cannot be stopped and is abandoned), "process" (killed), "async" (cancelled).
 
-    `queues` may map names to numbers: such a queue has so many places of its own, those with None share
-    `concurrency`. `execution_timeout` may be a function of the job; so is `retry_delays`, which gives the schedule
-    whose delays a failed job waits (None: the store's; how often it is retried is the job's own `max_retries`).
-    `JobPlans` in place of handlers give all of this, and these two options have no effect then.
+    `queues` may map names to numbers: such a queue has a concurrency of its own, queues with None share `concurrency`.
+    `execution_timeout` may be a function of the job. `retry_delays` is a function of the job, too, and returns the
+    schedule that gives the delay before a retry (None: the store's). The number of retries is the job's `max_retries`.
+    `JobPlans` in place of handlers provide all of this; these two options have no effect then.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class JobWorker:
 
     @property
     def counts(self) -> WorkerCounts:
-        """What became of the jobs of this run, or of the last one."""
+        """The counts of this run, or of the last one."""
         return WorkerCounts() if self._lanes is None else self._lanes.counts
 
     def run(self) -> WorkerCounts:
-        """Work until `stop()` or SIGTERM; what became of the jobs."""
+        """Work until `stop()` or SIGTERM, and return the counts."""
         return self._run(until_idle=False, wait_for_delayed=False)
 
     def run_until_idle(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
-        """Work until nothing is claimable and nothing is in flight here; delayed jobs count only if told so."""
+        """Work until no job is claimable or in flight here. Wait for delayed jobs only with `wait_for_delayed`."""
         return self._run(until_idle=True, wait_for_delayed=wait_for_delayed)
 
     async def run_async(self, *, until_idle: bool = False, wait_for_delayed: bool = False) -> WorkerCounts:
@@ -116,13 +116,16 @@ class JobWorker:
                         await run_async(operations.backend.close())
 
     def stop(self) -> None:
-        """Drain: claim nothing more, give back what has not begun, finish the rest. A second call ends at once."""
+        """Drain: claim no more jobs, release those that have not started, finish the rest.
+
+        A second call ends the worker without waiting.
+        """
         self._stops += 1
         if self._lanes is not None:
             self._lanes.stop()
 
     def running(self) -> list[JobContext]:
-        """The jobs that run now, with their progress."""
+        """Return the jobs that are running now, with their progress."""
         return [] if self._lanes is None else self._lanes.running()
 
     def _run(self, until_idle: bool, wait_for_delayed: bool) -> WorkerCounts:
@@ -135,7 +138,7 @@ class JobWorker:
     @contextmanager
     def _only_run(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
-            raise JobConfigError("this worker runs already: make another one")
+            raise JobConfigError("this worker is already running: create another one")
         try:
             with stop_on_sigterm(self.stop):
                 yield
@@ -164,7 +167,8 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise JobConfigError(
-        "an event loop runs here already: await worker.run_async(), with until_idle=True if so meant"
+        "an event loop is already running in this thread: use await worker.run_async(), with until_idle=True "
+        "in place of run_until_idle()"
     )
 
 

@@ -48,7 +48,7 @@ def test_a_second_one_ends_at_once(placed: tuple[JobStore, str], tmp_path: Path)
     assert code == 0
     left, counts = durable.get(job.id), json.loads(out)
     if isolation == "thread":
-        assert error == "a handler did not end in time; its thread runs on until the process ends\n"
+        assert error == "a handler did not end in time; its thread keeps running until the process ends\n"
         assert (left.state, counts["abandoned"]) == (JobState.IN_FLIGHT, 1)
     else:
         assert error == ""

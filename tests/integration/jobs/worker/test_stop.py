@@ -112,7 +112,7 @@ def test_it_may_run_again_but_not_twice_at_once_and_once_stopped_it_stays_so(
     running = start(worker)
     until(worker.running)
     for again in (worker.run, worker.run_until_idle):
-        with pytest.raises(JobConfigError, match="this worker runs already"):
+        with pytest.raises(JobConfigError, match="this worker is already running"):
             again()
     go_on.set()
     running.stop()

@@ -253,7 +253,7 @@ def test_the_memory_store_has_no_connection_and_says_so(memory: JobStore, isolat
     )
     failed = memory.get(job.id)
     assert (failed.attempts[0].error_type, failed.state) == ("JobConfigError", JobState.FAILED)
-    assert "there is no connection to ask for: the store is in memory" in failed.error
+    assert "no connection is available: the store is in memory" in failed.error
 
 
 def test_a_coroutine_is_told_to_await_its_connection(durable: JobStore) -> None:
@@ -264,5 +264,5 @@ def test_a_coroutine_is_told_to_await_its_connection(durable: JobStore) -> None:
 
     job = durable.enqueue("q", {}, max_retries=0)
     assert JobWorker(durable, handle, queues="q", isolation="async").run_until_idle().failed == 1
-    assert durable.get(job.id).error == "with isolation='async' it is: await context.get_connection()"
+    assert durable.get(job.id).error == "with isolation='async' use: await context.get_connection()"
     assert effects.left_open() == 0

@@ -79,7 +79,8 @@ def test_inside_an_event_loop_it_is_run_async(store: JobStore) -> None:
         worker = JobWorker(store, handle_async, queues="q", isolation="async")
         for run in (worker.run, worker.run_until_idle):
             with pytest.raises(
-                JobConfigError, match="an event loop runs here already: await worker.run_async()"
+                JobConfigError,
+                match="an event loop is already running in this thread: use await worker.run_async()",
             ):
                 run()
         assert (await worker.run_async(until_idle=True)).claimed == 0

@@ -58,9 +58,9 @@ def test_it_is_said_once_however_many_notice(said: Callable[[], list[str]]) -> N
         run(outage.watch(asking()))
     pauses(outage, range(1))
     assert said() == [
-        "the job store does not answer; it is asked again until it does: not reached",
+        "the job store does not answer; retrying until it does: not reached",
         "the job store answers again, after 7.0 s",
-        "the job store does not answer; it is asked again until it does: not reached",
+        "the job store does not answer; retrying until it does: not reached",
     ]
 
 

@@ -40,7 +40,7 @@ _SQL = load("postgres", columns=COLUMNS, leased=LEASED)
 for _name in ("insert", "insert_new"):
     _SQL[_name] = _SQL[_name].replace("{insert}", _SQL["insert_part"])
 _MIGRATIONS = migrations("postgres")
-# Version 0, in a table that was made now; not in one that somebody has emptied.
+# Insert version 0 into a new table, but not into one that was emptied.
 _NEW_SCHEMA = (
     "CREATE TABLE IF NOT EXISTS conquiet_schema (version int NOT NULL)",
     "INSERT INTO conquiet_schema SELECT 0 WHERE NOT EXISTS (SELECT FROM conquiet_schema) "
@@ -51,7 +51,7 @@ _log = logging.getLogger("conquiet.jobs")
 
 
 class PostgresBackend(PostgresConnections):
-    """A few connections in autocommit, taken for a statement each; one more that listens, once somebody waits."""
+    """Uses a few autocommit connections, each taken for one statement, and others that listen while a worker waits."""
 
     capabilities = StoreCapabilities("postgresql", durable=True, own_clock=True, joins_transactions=True)
 
@@ -60,7 +60,7 @@ class PostgresBackend(PostgresConnections):
             found = yield from self._version()
             if schema.check_version(found, _MIGRATIONS[-1].version, self._where, migrate):
                 yield from self.migrate(None)
-        except BaseException:  # cancelled too: nobody else would close these
+        except BaseException:  # cancellation included: nothing else would close the connections
             yield from self._drop_connections()
             raise
 
@@ -77,7 +77,7 @@ class PostgresBackend(PostgresConnections):
         try:
             with self._translated("migrate", connection):
                 yield Call(connection.execute, "BEGIN")
-                # Two processes that start at once must not both create the tables.
+                # Two processes that start at the same time must not both create the tables.
                 yield Call(connection.execute, "SELECT pg_advisory_xact_lock(7305811)")
                 for statement in _NEW_SCHEMA:
                     yield Call(connection.execute, statement)
@@ -89,7 +89,7 @@ class PostgresBackend(PostgresConnections):
                     yield Call(connection.execute, "INSERT INTO conquiet_schema VALUES (%s)", (version,))
                     done.append(name)
                 yield Call(connection.execute, "COMMIT")
-        except BaseException:  # cancelled too: closing it undoes what was not committed
+        except BaseException:  # cancellation included: closing the connection rolls back
             yield Call(connection.close, shield=True)
             raise
         yield from self._give_back(connection)
@@ -120,12 +120,12 @@ class PostgresBackend(PostgresConnections):
             )
         except pg.UniqueViolation as error:
             taken = yield from self._rows(_SQL["existing"], {"ids": text_array(ids)}, theirs=connection)
-            # All of them, if what was there is gone.
+            # All ids, if the conflicting rows have been removed meanwhile.
             raise duplicate_error(duplicates(ids, {row[0] for row in taken}) or ids) from error
         return Inserted(found[0][0], {row[1] for row in found} if skip else ids)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
-        # A token is this claim's random part and the job's number: one draw of randomness, not one per job.
+        # A token is a random prefix, drawn once per claim, and the job's number.
         token = f"{secrets.token_hex(16)}-"
         values = {**claim._asdict(), "queues": list(claim.queues), "token": token}
         ready = yield from self._rows(_SQL["claim_ready"], values, "claim")
@@ -139,7 +139,7 @@ class PostgresBackend(PostgresConnections):
         claimed.sort(key=place)
         rows = [JobRow(*row[2:]) for row in claimed]
         if len(rows) == claim.limit and any(row[1] for row in claimed):
-            # Probably more delayed jobs are due than fit into a claim: let them join the others.
+            # Probably more delayed jobs are due than fit into a claim: make them ordinary Ready jobs.
             try:
                 yield from self._count(_SQL["promote"], {"queues": list(claim.queues)}, "promote")
             except StoreUnavailableError as error:
@@ -173,7 +173,7 @@ class PostgresBackend(PostgresConnections):
         try:
             return (yield from self._rows(_SQL[name], values, name, theirs=connection))
         except JobConfigError as error:
-            # Somebody's error text, in a database that has not all characters: it must not keep the job from failing.
+            # The encoding of the database lacks a character of the error text: that must not keep the job from failing.
             if not isinstance(error.__cause__, pg.UntranslatableCharacter) or connection is not None:
                 raise
         return (yield from self._rows(_SQL[name], values | end_values(map(in_ascii, ends)), name))
@@ -211,7 +211,7 @@ class PostgresBackend(PostgresConnections):
 
     def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
         ((due,),) = yield from self._rows(_SQL["next_due"], {"queues": list(queues)})
-        if due is None or due == math.inf:  # which somebody wrote there: that is never
+        if due is None or due == math.inf:  # an infinite time, written by someone else, is never due
             return None
         return float(max(due, 0.0))
 
@@ -219,14 +219,14 @@ class PostgresBackend(PostgresConnections):
         self._forget_parents_connections()
         listener = self._listeners.pop() if self._listeners else (yield from self._listen())
         try:
-            # It listens: from here on nothing is missed, and what was there before is found now.
+            # It is listening, so no later job is missed; next_due finds the earlier ones.
             due = yield from self.next_due(queues)
             if due is not None:
-                # What is due and was not claimed is locked by somebody: look again soon, not at once.
+                # A job that is due and was not claimed is locked: look again soon, but not immediately.
                 seconds = min(seconds, max(due, _LOCKED_SECONDS))
             with self._translated("listen", listener.connection):
                 yield listener.wait(seconds, stop)
-        except BaseException:  # cancelled too: what it has half read is no use to the next
+        except BaseException:  # cancellation included: a half-read answer must not reach the next caller
             yield Call(listener.close, shield=True)
             raise
         if self._closed:
@@ -255,7 +255,7 @@ class PostgresBackend(PostgresConnections):
         try:
             yield Call(end)
             yield Call(connection.set_autocommit, True)
-        except OSError:  # of this machine: nobody knows how far the exchange came
+        except OSError:  # a local error: the state of the exchange with the server is unknown
             yield Call(connection.close, shield=True)
             raise
 
@@ -265,14 +265,14 @@ class PostgresBackend(PostgresConnections):
     def _rows(
         self, sql: str, values: dict[str, Any], change: str = "", theirs: Any = None, savepoint: bool = False
     ) -> Flow[list[Any]]:
-        """The rows of one statement: on a connection of ours, committed, or inside the caller's transaction.
+        """Return the rows of one statement: committed on a connection of ours, or in the caller's transaction.
 
-        `change` names what the statement changes, "" if nothing: then a lost connection leaves nothing unknown.
+        `change` names what the statement changes. It is "" for a read, whose outcome is never unknown.
         """
         if theirs is not None:
             return (yield from self._rows_in(_psycopg(theirs), sql, values, change, savepoint))
         cursor = yield from self._execute(sql, values, change)
-        rows: list[Any] = yield Call(cursor.fetchall)  # they are here already
+        rows: list[Any] = yield Call(cursor.fetchall)  # they have already been received
         return rows
 
     def _count(self, sql: str, values: dict[str, Any], change: str) -> Flow[int]:
@@ -286,14 +286,14 @@ class PostgresBackend(PostgresConnections):
             with self._translated(change or "read", connection, unknown=bool(change)):
                 cursor = yield Call(partial(connection.execute, sql, values, binary=True))
         except (StoreUnavailableError, PayloadError, JobConfigError, pg.UniqueViolation) as error:
-            if isinstance(error.__cause__, OSError):  # nobody knows how far the exchange came
+            if isinstance(error.__cause__, OSError):  # the state of the exchange with the server is unknown
                 yield Call(connection.close, shield=True)
-            if connection.closed:  # so are, most likely, those that were idle: the server went away
+            if connection.closed:  # the server went away, so the idle connections are probably closed, too
                 yield from self._drop_connections()
             yield from self._give_back(connection)
             raise
         except BaseException:
-            # Cancelled in the middle: the statement's fate and the connection's state are both open.
+            # Cancelled during the statement: its outcome and the state of the connection are unknown.
             yield Call(connection.close, shield=True)
             raise
         yield from self._give_back(connection)
@@ -302,14 +302,14 @@ class PostgresBackend(PostgresConnections):
     def _rows_in(
         self, connection: Any, sql: str, values: dict[str, Any], change: str, savepoint: bool
     ) -> Flow[list[Any]]:
-        """In the caller's transaction; a refused row must not spoil what the caller did before."""
+        """Run it in the caller's transaction. With `savepoint` a refused row does not abort that transaction."""
         with self._translated(change or "read", connection, theirs=True):
             if savepoint:
                 yield Call(connection.execute, "SAVEPOINT conquiet")
             try:
                 cursor = connection.cursor(
                     row_factory=tuple_row
-                )  # the caller's connection may make other rows
+                )  # the caller's connection may have another row factory
                 yield Call(cursor.execute, sql, values)
                 rows: list[Any] = yield Call(cursor.fetchall)
             except (psycopg.Error, UnicodeError):
@@ -329,11 +329,11 @@ def _psycopg(connection: Any) -> Any:
         )
     if theirs.autocommit and theirs.info.transaction_status == TransactionStatus.IDLE:
         raise JobConfigError(
-            "connection= needs a transaction, and this psycopg connection commits every statement by itself: "
+            "connection= needs a transaction, but this psycopg connection commits every statement by itself: "
             "use it inside `with connection.transaction():`"
         )
-    if theirs.info.encoding == "ascii":  # of a database in SQL_ASCII: psycopg gives bytes for texts then
+    if theirs.info.encoding == "ascii":  # with a SQL_ASCII database psycopg returns bytes instead of text
         raise JobConfigError(
-            "connection= needs an encoding, and this psycopg connection has none: execute(\"SET client_encoding TO 'UTF8'\")"
+            "connection= needs an encoding, but this psycopg connection has none: execute(\"SET client_encoding TO 'UTF8'\")"
         )
     return theirs

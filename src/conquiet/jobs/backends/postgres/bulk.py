@@ -1,4 +1,4 @@
-"""Jobs from the rows of a query, in one statement: for writers that have staged their rows in the same database."""
+"""Inserts jobs from a query in one statement, for callers that have staged their rows in the same database."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def insert_selected(
     queue: str,
     max_retries: int,
 ) -> int:
-    """Add a Ready job for each row of `select` and wake the workers; how many were added.
+    """Add a Ready job for each row of `select`, wake the workers and return how many were added.
 
-    `select` gives id, payload, priority, delay_seconds and correlation_id, all checked, and takes `values`. A row whose
-    id is taken is left out. It runs in the transaction of `connection`.
+    `select` returns id, payload, priority, delay_seconds and correlation_id, already checked. `values` are its
+    parameters. Rows whose ids are taken are left out. It runs in the transaction of `connection`.
     """
     statement = _INSERT.replace("{select}", select)
     parameters = {**values, "queue": queue, "max_retries": max_retries}
-    # Taken ids are rare, and ON CONFLICT makes every row half as expensive again: used only where one was found.
+    # Taken ids are rare, and ON CONFLICT makes every row 50 % more expensive: it is used only after a conflict.
     try:
         with connection.transaction():
             return connection.execute(statement, parameters).rowcount

@@ -1,5 +1,6 @@
-"""The PostgreSQL store's connections: taken for a statement each, checked before use, told apart after a fork; and their
-errors made ours.
+"""The connections of the PostgreSQL store: taken for one statement each, checked before use, not shared after a fork.
+
+Errors of psycopg are translated here.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from conquiet.redaction import redact_dsn, without_password
 
 __all__ = ["ENQUEUE", "PostgresConnections"]
 
-ENQUEUE = "enqueue"  # the one step of which a taken id is the caller's own affair
+ENQUEUE = "enqueue"  # the only step where a unique violation is an error of the caller
 
 _CHANNEL = "conquiet_jobs"
-# A server that went away without a word must not hold a worker for as long as TCP would; the DSN may say otherwise.
+# A server that disappears silently must not block a worker for as long as TCP's defaults. The DSN can override these.
 _CONNECTION = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -40,17 +41,17 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-# Whatever the database or the DSN say: in another encoding not every text could be sent, or read as a text.
+# This overrides the database and the DSN: with another encoding some texts could not be sent, or not be read as text.
 _ENCODING = {"client_encoding": "UTF8"}
-# UTC for the datetimes that a handler reads on a connection of ours. One plan for all values: planning the claim takes as
-# long as running it, and PostgreSQL by itself plans it anew each time. Keepalives, so that the server notices a worker
-# whose machine is gone: until then the rows of its transaction are locked, and nobody else can claim them. (They have no
-# effect over a Unix socket.)
+# UTC is for the datetimes that a handler reads on a connection of ours. The generic plan is used because planning the
+# claim takes as long as running it, and PostgreSQL would plan it anew each time. With keepalives the server notices a
+# worker whose machine is gone: until then the rows of its transaction stay locked and cannot be claimed. (Keepalives
+# have no effect on a Unix socket.)
 _SETS = (
     "SET timezone TO 'UTC'; SET plan_cache_mode TO force_generic_plan; "
     "SET tcp_keepalives_idle TO 10; SET tcp_keepalives_interval TO 5; SET tcp_keepalives_count TO 3"
 )
-_INHERITED: list[Any] = []  # a parent's connections, kept alive untouched in its fork
+_INHERITED: list[Any] = []  # connections of the parent process, kept open but unused in a fork
 
 
 class PostgresConnections:
@@ -59,7 +60,9 @@ class PostgresConnections:
         self._awaits = awaits
         self._where = redact_dsn(dsn)
         self._idle: list[Any] = []
-        self._listeners: list[Listener] = []  # one for each who waits at a time, listening also in between
+        self._listeners: list[
+            Listener
+        ] = []  # as many as have waited at the same time; they keep listening when idle
         self._closed = False
         self._pid = os.getpid()
 
@@ -84,7 +87,7 @@ class PostgresConnections:
             yield Call(close, shield=True)
 
     def _forget_parents_connections(self) -> None:
-        """After a fork they are the parent's: using them, or closing them properly, would disturb it."""
+        """After a fork, keep away from the parent's connections: using or closing them would disturb the parent."""
         if os.getpid() != self._pid:
             _INHERITED.extend([*self._idle, *self._listeners])
             self._idle, self._listeners, self._pid = [], [], os.getpid()
@@ -102,13 +105,13 @@ class PostgresConnections:
             return connection
         except psycopg.Error as error:
             unreachable = without_password(error)
-        except UnicodeError:  # its text is not shown: it may quote a password
+        except UnicodeError:  # its text is not shown: it may contain a password
             unreachable = None
-        except OSError as error:  # of this machine: no file descriptor left, say
+        except OSError as error:  # a local error, such as no file descriptor left
             unreachable = error
         if unreachable is None:
             raise JobConfigError(
-                f"{self._where} names no host that can exist, or holds no proper text: the parts of a host's name between "
+                f"{self._where} is not valid text, or its host name is invalid: the parts of a host name between "
                 "dots have 1 to 63 characters; write it as postgresql://user:password@host:5432/database",
                 problem=AccessProblem.ADDRESS,
             )
@@ -124,7 +127,7 @@ class PostgresConnections:
         ) from unreachable
 
     def _first_step(self, connection: Any, step: Call) -> Flow[None]:
-        """On a connection that nobody else knows of yet: if it fails, or is cancelled, nobody else would close it."""
+        """Run `step` on a connection that is not stored anywhere yet; close it if the step fails or is cancelled."""
         try:
             yield step
         except BaseException:
@@ -135,12 +138,12 @@ class PostgresConnections:
         self._forget_parents_connections()
         while True:
             try:
-                connection = self._idle.pop()  # looking first would leave room for another thread's pop
+                connection = self._idle.pop()  # after a check of the list another thread could pop first
             except IndexError:
                 return (yield from self._connect())
             if not connection.closed and is_quiet(connection):
                 return connection
-            yield Call(connection.close, shield=True)  # the server closed it meanwhile
+            yield Call(connection.close, shield=True)  # the server has closed it
 
     def _give_back(self, connection: Any) -> Flow[None]:
         if self._closed:
@@ -150,7 +153,7 @@ class PostgresConnections:
 
     @contextmanager
     def _translated(self, what: str, connection: Any, unknown: bool = False, theirs: bool = False):  # type: ignore[no-untyped-def]
-        """`theirs`: it happens in a transaction that the caller gave us."""
+        """Translate errors of psycopg. `theirs`: the statement runs in the caller's transaction."""
         place = f"{what} {'in the transaction given as connection=' if theirs else f'on {self._where}'}"
         try:
             yield
@@ -160,13 +163,15 @@ class PostgresConnections:
             raise _unavailable(place, error) from error
         except (pg.UntranslatableCharacter, UnicodeEncodeError) as error:
             raise _untranslatable(place, what) from error
-        except psycopg.DataError as error:  # our own values are checked: this one stood in a row
+        except psycopg.DataError as error:  # our own values are checked, so the bad value is in a row
             raise DamagedRowError(f"{place}: {redact(str(error)).strip()}. Nothing was changed") from error
         except (psycopg.Error, UnicodeError) as error:
             if connection.closed and unknown:
                 raise _unknown(place, error) from error
             raise _unavailable(place, error) from error
-        except OSError as error:  # of this machine (no descriptor left, say), in the middle of an exchange
+        except (
+            OSError
+        ) as error:  # a local error (such as no descriptor left) during the exchange with the server
             if unknown:
                 raise _unknown(place, error) from error
             raise _unavailable(place, error) from error
@@ -184,7 +189,7 @@ def _unknown(place: str, error: Exception) -> StoreOutcomeUnknownError:
 
 
 def _untranslatable(place: str, what: str) -> PayloadError | JobConfigError:
-    reason = f"{place}: a text holds a character that the encoding of the database or connection has not"
+    reason = f"{place}: a text contains a character that the encoding of the database or connection lacks"
     if what == ENQUEUE:
         return PayloadError(f"{reason}. Nothing was enqueued: use a database with ENCODING 'UTF8'")
     return JobConfigError(f"{reason}. Nothing was changed: use a database with ENCODING 'UTF8'")

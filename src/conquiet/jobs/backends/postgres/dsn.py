@@ -1,4 +1,4 @@
-"""The PostgreSQL store that a DSN names."""
+"""Creates the PostgreSQL back end for a DSN."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["open_postgres"]
 def open_postgres(dsn: str, /, *, clock: Clock | None, awaits: bool) -> Backend:
     if misread := misread_url(dsn):
         raise JobConfigError(
-            f"{redact_dsn(dsn)!r} is no usable PostgreSQL URL ({misread}): write it as "
+            f"{redact_dsn(dsn)!r} is not a usable PostgreSQL URL ({misread}): write it as "
             "postgresql://user:password@host:5432/database",
             problem=AccessProblem.ADDRESS,
         )
     if clock is not None:
-        raise JobConfigError("the PostgreSQL store decides by the server's clock; it takes no clock=")
+        raise JobConfigError("the PostgreSQL store uses the server's clock; it takes no clock=")
     try:
         from conquiet.jobs.backends.postgres.backend import PostgresBackend
     except ImportError as error:

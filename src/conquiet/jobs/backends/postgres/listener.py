@@ -1,4 +1,4 @@
-"""A PostgreSQL connection that listens, and how to wait for it and for a signal at once."""
+"""A listening PostgreSQL connection, and waiting for it and for a signal at the same time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["AsyncListener", "Listener", "is_quiet"]
 
 
 def is_quiet(connection: Any) -> bool:
-    """Whether an idle connection has nothing to say. The usual thing to say is that it has ended."""
+    """Return whether an idle connection has nothing to read. If it has, the server has usually closed it."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return not poll.poll(0)
 
 
 class Listener:
-    """Waits on the calling thread. The wake-up socket lives as long as the listener: a signal may be late."""
+    """Waits on the calling thread. The wake-up socket lives as long as the listener, because a signal may be late."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -29,11 +29,11 @@ class Listener:
         self._reader.setblocking(False)
 
     def wait(self, seconds: float, stop: Signal) -> Call:
-        """Until a notification, `stop`, or the time is up."""
+        """Wait for a notification or for `stop`, at most `seconds`."""
         return Call(self._wait, seconds, stop)
 
     def _wait(self, seconds: float, stop: Signal) -> None:
-        poll = select.poll()  # not select(), which knows only the first 1,024 descriptors
+        poll = select.poll()  # not select(), which is limited to the first 1,024 descriptors
         poll.register(self.connection.fileno(), select.POLLIN)
         poll.register(self._reader, select.POLLIN)
         stop.add_waker(self._wake)
@@ -53,7 +53,7 @@ class Listener:
         try:
             self._writer.send(b"x")
         except OSError:
-            pass  # full of wake-ups already, or closed: nobody waits here any more
+            pass  # already full of wake-ups, or closed: nothing waits here any more
 
     def close(self) -> Any:
         self._reader.close()
@@ -62,7 +62,7 @@ class Listener:
 
 
 class AsyncListener(Listener):
-    """The same on asyncio."""
+    """A `Listener` for asyncio."""
 
     def wait(self, seconds: float, stop: Signal) -> Call:
         return Call(self._wait_async, seconds, stop)

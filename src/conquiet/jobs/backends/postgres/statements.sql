@@ -1,8 +1,8 @@
--- Statements of the PostgreSQL store. Each is one statement and one transaction; time is clock_timestamp(), because
--- now() stands still inside a caller's transaction.
+-- Statements of the PostgreSQL store. Each is one statement and one transaction. The time is clock_timestamp(), because
+-- now() does not advance inside a caller's transaction.
 
 -- name: insert
--- Adds Ready jobs, all or (where an id is taken) none, and wakes the workers that listen, once. Gives the time.
+-- Adds Ready jobs, or none if an id is taken, and notifies the listening workers once. Returns the time.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)),
 added AS (
     {insert}
@@ -10,7 +10,7 @@ added AS (
 SELECT date_part('epoch', now) FROM clock;
 
 -- name: insert_new
--- The same, without those whose ids are taken. Gives the time and what was added, or only the time.
+-- Like insert, but leaves out jobs whose ids are taken. Returns the time and each id added, or only the time.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s)),
 added AS (
     {insert}
@@ -19,7 +19,7 @@ added AS (
 SELECT date_part('epoch', now), added.id FROM clock LEFT JOIN added ON true;
 
 -- name: insert_part
--- Used in both.
+-- Used in insert and insert_new.
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
     correlation_id)
 SELECT id, %(queue)s, payload, priority, 'Ready', max_retries, coalesce(delay, 0) > 0,
@@ -30,7 +30,7 @@ FROM clock, unnest(%(ids)s::text[], %(payloads)s::text[], %(priorities)s::int[],
 ORDER BY place;
 
 -- name: insert_selected
--- Adds Ready jobs from the rows of a query, all or none, and wakes the workers that listen, once.
+-- Adds Ready jobs from the rows of a query, all or none, and notifies the listening workers once.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, pg_notify('conquiet_jobs', %(queue)s))
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at,
     correlation_id)
@@ -42,14 +42,14 @@ FROM clock, ({select}) AS new;
 SELECT id FROM conquiet_jobs WHERE id = ANY(%(ids)s::text[]);
 
 -- name: claim_ready
--- The usual claim, in few steps: leases Ready jobs, best priority first, then oldest; none at all if a delayed job or a
--- lapsed lease has to be ranked among them (then `claim` does the work). Gives what the caller does not know already.
+-- The usual, fast claim: leases Ready jobs, best priority first, then oldest. It leases none if a delayed job that is due
+-- or a lapsed lease has to be ranked among them; then `claim` is used. Returns what the caller does not already know.
 WITH ready AS (
     SELECT job.* FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT ctid AS place, priority, seq FROM conquiet_jobs
         WHERE state = 'Ready' AND NOT waiting AND queue = name
         ORDER BY priority, seq LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED) AS job
-    -- The first of each in the order of its index: EXISTS with a bound would be planned as a scan of the table.
+    -- The first row of each, in index order: EXISTS with a bound would be planned as a scan of the table.
     WHERE coalesce((SELECT min(least(
             (SELECT lease_expires_at FROM conquiet_jobs WHERE state = 'InFlight' AND queue = name
                 ORDER BY lease_expires_at LIMIT 1),
@@ -70,8 +70,8 @@ RETURNING job.seq, {leased};
 
 -- name: claim
 -- Leases the next claimable jobs: Ready and due, or with a lapsed lease, best priority first, then oldest. Rows that
--- another claim holds are skipped. Each part has a partial index of its own, so that neither finished nor delayed
--- jobs are ever looked at; (SELECT clock_timestamp()), because an index cannot be searched for a volatile value.
+-- another claim has locked are skipped. Each part has its own partial index, so that neither finished nor delayed
+-- jobs are read. It is (SELECT clock_timestamp()) because an index cannot be searched for a volatile value.
 WITH ready AS (
     SELECT job.*, false AS lapsed FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
         SELECT ctid AS place, priority, seq FROM conquiet_jobs
@@ -102,7 +102,7 @@ WITH ready AS (
     WHERE ctid = ANY(ARRAY(SELECT place FROM chosen WHERE NOT lapsed))
     RETURNING job.seq, job.waiting, {columns}
 ), again AS (
-    -- The lease before this one has lapsed: that goes into the history, and once too often is the end.
+    -- The previous lease has lapsed: that goes into the history, and the job is Failed if it has happened too often.
     UPDATE conquiet_jobs AS job SET
         state = CASE WHEN lease_expiries + 1 >= %(max_lease_expiries)s THEN 'Failed' ELSE 'InFlight' END,
         attempts = attempts || jsonb_build_array(jsonb_build_array(lease_version, lease_worker,
@@ -127,14 +127,14 @@ WITH ready AS (
 TABLE fresh UNION ALL TABLE again;
 
 -- name: promote
--- Delayed jobs whose time has come join the others, so that claims need not sort them apart.
+-- Delayed jobs that are due become ordinary Ready jobs, so that claims need not sort them separately.
 UPDATE conquiet_jobs SET waiting = false
 WHERE id IN (SELECT id FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = ANY(%(queues)s)
     AND retry_at <= (SELECT clock_timestamp()) LIMIT 10000 FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: ack
--- Succeeded, only where the token is the current one and has not expired. The last attempt is not written into the
--- history: worker, start and end stand in the row already.
+-- Marks jobs as Succeeded if the token is current and has not expired. The last attempt is not written to the history:
+-- worker, start and end are already in the row.
 UPDATE conquiet_jobs AS job SET state = 'Succeeded', finished_at = clock_timestamp(), lease_token = NULL,
     lease_expires_at = NULL, retry_at = NULL
 FROM unnest(%(ids)s::text[], %(tokens)s::text[]) WITH ORDINALITY AS done (id, token, place)
@@ -143,8 +143,8 @@ WHERE job.id = done.id AND job.lease_token = done.token AND job.state = 'InFligh
 RETURNING done.place;
 
 -- name: settle
--- Ends leases in any way, only where the token is the current one and has not expired; who waits is told of jobs that
--- are Ready again at once.
+-- Ends leases in any way if the token is current and has not expired. Waiting workers are notified of jobs that are Ready
+-- again without delay.
 WITH ended AS (
 UPDATE conquiet_jobs AS job SET
     state = done.state,
@@ -171,13 +171,13 @@ RETURNING done.place, job.queue, done.state = 'Ready' AND done.delay IS NULL AS 
 SELECT ended.place FROM ended CROSS JOIN (SELECT count(*) FROM woken) AS told;
 
 -- name: set_aside
--- Fails a leased job whose row cannot be read: its history is left as it is, too.
+-- Fails a leased job whose row cannot be read. Its history is not changed.
 UPDATE conquiet_jobs SET state = 'Failed', error = %(reason)s, finished_at = clock_timestamp(), lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = %(id)s AND lease_token = %(token)s;
 
 -- name: set_aside_next
--- The same for the job that would be claimed next, where its row makes the claim fail.
+-- Like set_aside, for the job that would be claimed next and whose row makes the claim fail.
 UPDATE conquiet_jobs SET state = 'Failed', error = %(reason)s, finished_at = clock_timestamp(), lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = (SELECT id FROM conquiet_jobs WHERE queue = ANY(%(queues)s::text[])
@@ -186,8 +186,8 @@ WHERE id = (SELECT id FROM conquiet_jobs WHERE queue = ANY(%(queues)s::text[])
     ORDER BY priority, seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: heartbeat
--- Extends current leases to now + their ttl, never shortens one. It waits for nobody, so it cannot take part in a
--- deadlock: a row that is being settled at this moment is left alone, and its lease counts as current.
+-- Extends current leases to now + their ttl, but never shortens one. It does not wait for locks, so it cannot take part in
+-- a deadlock: a row that is being settled at this moment is not changed, and its lease counts as current.
 WITH held (id, token) AS (SELECT * FROM unnest(%(ids)s::text[], %(tokens)s::text[])),
 free AS (
     SELECT job.id FROM conquiet_jobs AS job JOIN held ON job.id = held.id AND job.lease_token = held.token
@@ -221,7 +221,7 @@ SELECT queue,
 FROM conquiet_jobs WHERE %(queue)s::text IS NULL OR queue = %(queue)s GROUP BY queue ORDER BY queue;
 
 -- name: retry
--- A person gives a Failed job all its retries back.
+-- Makes a Failed job Ready, with all its retries.
 WITH done AS (
     UPDATE conquiet_jobs SET state = 'Ready', retries = 0, waiting = false, retry_at = NULL, lease_expiries = 0,
         finished_at = NULL
@@ -237,8 +237,8 @@ DELETE FROM conquiet_jobs
 WHERE state IN ('Succeeded', 'Failed') AND finished_at <= clock_timestamp() - %(older_than)s * interval '1 second';
 
 -- name: next_due
--- Seconds until the next job of these queues comes due: at once, after its delay, or when its lease lapses. The first of
--- each in the order of its index. (Subtracted as numbers: there is no interval from now to infinity.)
+-- Seconds until the next job of these queues is due: immediately, after its delay, or when its lease lapses. Reads the
+-- first row of each index. (Subtracted as numbers: there is no interval from now to infinity.)
 SELECT date_part('epoch', min(at)) - date_part('epoch', clock_timestamp()) FROM unnest(%(queues)s::text[]) AS name CROSS JOIN LATERAL (
     (SELECT timestamptz '1970-01-01' AS at FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = name
         ORDER BY priority, seq LIMIT 1)

@@ -1,4 +1,4 @@
-"""Values on their way to PostgreSQL, and rows on their way back."""
+"""Converts parameters for PostgreSQL, and lists the columns that are read back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = [
     "text_array",
 ]
 
-# Times as numbers: PostgreSQL has some that datetime has not (infinity, years above 9999), which would fail the fetch of
-# all rows.
+# Times are read as numbers: PostgreSQL has values that datetime lacks (infinity, years above 9999), and a single one
+# would fail the fetch of all rows.
 _CASTS = {
     "attempts": "attempts::text",
     **{name: f"date_part('epoch', job.{name})" for name in JobRow._fields if name.endswith("_at")},
@@ -30,14 +30,14 @@ LEASED = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields if
 
 
 def place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    """Priority, then number: RETURNING keeps no order."""
+    """Sort key: priority, then number. RETURNING does not keep the order."""
     return claimed[5], claimed[0]
 
 
 def text_array(texts: Iterable[str]) -> str:
-    """A text[] literal. psycopg looks at every element of a list for what it may need; these are all text.
+    """Return a text[] literal. For a list, psycopg would examine the type of every element; these are all text.
 
-    None of them holds a NUL, which therefore can stand between them while all are quoted at once.
+    No text contains NUL, so NUL can separate them while all are quoted in one step.
     """
     quoted = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
     return f'{{"{quoted}"}}'
@@ -48,7 +48,7 @@ def number_array(values: Iterable[float]) -> str:
 
 
 def lease_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Leases, given as (job id, token)."""
+    """Return the parameters for leases, given as (job id, token)."""
     return {
         "ids": text_array(job_id for job_id, _ in leases),
         "tokens": text_array(token for _, token in leases),
@@ -56,7 +56,7 @@ def lease_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
-    """What becomes of them."""
+    """Return the parameters that say how leases end."""
     ends = list(ends)
     return {
         "states": [end.state.value for end in ends],
@@ -70,7 +70,7 @@ def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
 
 
 def in_ascii(end: Settlement) -> Settlement:
-    """The same, its texts in characters that every encoding has."""
+    """Return `end` with its texts in ASCII, which every encoding contains."""
     texts = ((name, getattr(end, name)) for name in ("error", "error_type", "category"))
     return end._replace(
         **{

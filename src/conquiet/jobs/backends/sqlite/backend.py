@@ -1,4 +1,4 @@
-"""The SQLite store: one file, durable, several processes; the default where there is no server."""
+"""The SQLite store: one durable file for several processes, the default where there is no server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SqliteBackend", "open_sqlite"]
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.025  # how often an idle worker looks whether another process has written
+_LOOK_SECONDS = 0.025  # how often an idle worker checks whether another process has written
 
 
 def open_sqlite(dsn: str, /, *, clock: Clock | None, awaits: bool) -> SqliteBackend:
@@ -34,17 +34,17 @@ def open_sqlite(dsn: str, /, *, clock: Clock | None, awaits: bool) -> SqliteBack
 
 
 class SqliteBackend(SqliteSteps):
-    """WAL, so that other processes can read while one writes; `synchronous` FULL, so that what was committed
-    survives a power cut.
+    """Uses WAL, so that other processes can read while one writes, and `synchronous` FULL, so that committed jobs
+    survive a power cut.
     """
 
     capabilities = StoreCapabilities("sqlite", durable=True, own_clock=False, joins_transactions=True)
 
     def __init__(self, path: str, clock: Clock, *, synchronous: str, awaits: bool) -> None:
         super().__init__(path, clock, synchronous)
-        # asyncio must not wait for a disk: there, calls run on one thread of this store's own, and handlers'
-        # transactions on others. One of these waits for the write lock while another holds it, so beginning and
-        # ending must not wait for each other's thread.
+        # asyncio must not wait for a disk: calls run on one thread of this store, and handlers' transactions on others.
+        # One transaction may wait for the write lock while another holds it, so beginning one and ending another must
+        # not use the same thread.
         self._thread = ThreadPoolExecutor(1, "conquiet sqlite") if awaits else None
         self._begins = ThreadPoolExecutor(64, "conquiet sqlite begin") if awaits else None
         self._ends = ThreadPoolExecutor(1, "conquiet sqlite end") if awaits else None
@@ -60,12 +60,12 @@ class SqliteBackend(SqliteSteps):
         if self._closed:
             raise self._is_closed()
         loop = asyncio.get_running_loop()
-        # Shielded: the thread cannot be interrupted, so what it did must be heard.
+        # Shielded: the thread cannot be interrupted, so its result must be received.
         value = yield Call(loop.run_in_executor, thread, partial(operation, *args), shield=True)
         return value
 
     def _call_in(self, connection: Any, operation: Callable[..., T], *args: Any) -> Flow[T]:
-        """In the caller's transaction: here and now, where the caller's connection is at home."""
+        """Run in the caller's transaction on the calling thread, to which the caller's connection belongs."""
         thread = self._thread if connection is None else None
         return (yield from self._call_on(thread, operation, *args, connection))
 
@@ -130,14 +130,16 @@ class SqliteBackend(SqliteSteps):
 
     def next_due(self, queues: Sequence[str]) -> Flow[float | None]:
         ((due,),) = yield from self._rows("next_due", queues=json.dumps(list(queues)))
-        if not isinstance(due, float | int) or due == math.inf:  # somebody wrote no time there: that is never
+        if (
+            not isinstance(due, float | int) or due == math.inf
+        ):  # not a time, written by someone else: never due
             return None
         return max(due - self._now(), 0.0)
 
     def wait_for_work(self, queues: Sequence[str], seconds: float, stop: Signal) -> Flow[None]:
-        """SQLite tells nobody; its data_version, which another process's commit changes, is cheap to look at."""
+        """Poll data_version: SQLite sends no notifications, but this number changes when another process commits."""
         with self._wakeups.waiting() as woken:
-            # First the version, then a look: what is written after the look changes the version.
+            # Read the version first, then look for work: whatever is written after the look changes the version.
             version = yield from self._call(self._data_version)
             due = yield from self.next_due(queues)
             if due is not None:

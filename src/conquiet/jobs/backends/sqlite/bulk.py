@@ -1,4 +1,4 @@
-"""Jobs from the rows of a query, in one statement: for writers that have staged their rows in the same file."""
+"""Inserts jobs from a query in one statement, for callers that have staged their rows in the same file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _INSERT = load("sqlite")["insert_selected"]
 def insert_selected(
     connection: sqlite3.Connection, select: str, *, queue: str, max_retries: int, now: float
 ) -> int:
-    """Add a Ready job for each row of `select`; how many were added.
+    """Add a Ready job for each row of `select` and return how many were added.
 
-    `select` gives id, payload, priority, delay_seconds and correlation_id, all checked. A row whose id is taken is left
-    out. It runs in the transaction of `connection`.
+    `select` returns id, payload, priority, delay_seconds and correlation_id, already checked. Rows whose ids are taken
+    are left out. It runs in the transaction of `connection`.
     """
     values = {"queue": queue, "max_retries": max_retries, "now": on_grid(now)}
     return connection.execute(_INSERT.replace("{select}", select), values).rowcount

@@ -1,4 +1,4 @@
-"""The SQLite store's connection: one, used by one call at a time, its errors made ours, its transactions undone."""
+"""The single connection of the SQLite store: serializes calls, translates errors and rolls back failed transactions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["SqliteConnection"]
 
 class SqliteConnection:
     def __init__(self, path: str, synchronous: str) -> None:
-        if path in ("", ":memory:"):  # SQLite would take both for a database that nothing survives
+        if path in ("", ":memory:"):  # SQLite would create a temporary database for both
             raise JobConfigError(
                 "a SQLite store needs a file: sqlite:///jobs.db, or sqlite:////absolute/path.db"
             )
         if unusable := unusable_path(path):
             raise JobConfigError(f"{path!a} cannot be the file of a SQLite store: {unusable}")
-        self.path = os.path.abspath(path)  # the same file, wherever the process goes
+        self.path = os.path.abspath(path)  # the same file after a change of the working directory
         self._pid = os.getpid()
         self._synchronous = synchronous
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._lost = False  # the connection broke, and a new one is made when it is needed
+        self._lost = False  # the connection is broken; a new one is opened when it is needed
         self._closed = False
 
     def _connected(self, *begin: str) -> sqlite3.Connection:
@@ -51,7 +51,7 @@ class SqliteConnection:
         if os.getpid() != self._pid:
             raise StoreClosedError(
                 f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
-                "where SQLite must not use it: open a new one after the fork"
+                "where SQLite must not use it: open a new store after the fork"
             )
         if self._lost:
             self._connect()
@@ -65,12 +65,12 @@ class SqliteConnection:
     def _execute(self, sql: str, connection: Any = None, **values: Any) -> sqlite3.Cursor:
         with self._translated("execute"):
             cursor: sqlite3.Cursor = (connection or self._open_connection()).cursor()
-            cursor.row_factory = None  # the caller's connection may make other rows
+            cursor.row_factory = None  # the caller's connection may have another row factory
             return cursor.execute(sql, values)
 
     @contextmanager
     def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
-        """One atomic step of our own, or a part of the caller's transaction, which the caller commits."""
+        """Run the block in a transaction of its own, or in the caller's transaction, which the caller commits."""
         if connection is not None:
             yield _theirs(connection)
             return
@@ -80,12 +80,12 @@ class SqliteConnection:
                 with self._translated(what):
                     yield None
                 self._execute("COMMIT")
-            except BaseException:  # whatever ends the step, all of it is undone
+            except BaseException:  # whatever interrupts the step, all of it is rolled back
                 self._roll_back()
                 raise
 
     def _roll_back(self) -> None:
-        """Undo; whatever comes of that, the error that was the reason is what the caller hears."""
+        """Roll back. If that fails, the caller still gets the original error."""
         connection = self._connection
         if connection is not None and not rolled_back(connection):
             self._connection, self._lost = None, True
@@ -114,7 +114,8 @@ def _is_duplicate(error: sqlite3.IntegrityError) -> bool:
 
 
 def _is_about_values(error: sqlite3.OperationalError) -> bool:
-    """Not about the file, a lock or the disk, which have codes of their own: a text is not UTF-8 or not JSON, say."""
+    """Return whether the error is about a value, such as a text that is not UTF-8 or not JSON. Errors about the file, a
+    lock or the disk have codes of their own."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR
 
 
@@ -127,10 +128,10 @@ def _theirs(connection: Any) -> sqlite3.Connection:
     try:
         alone = commits_by_itself(theirs)
     except sqlite3.ProgrammingError as error:
-        raise JobConfigError(f"connection= takes a connection that is open: {error}") from error
+        raise JobConfigError(f"connection= takes an open connection: {error}") from error
     if alone:
         raise JobConfigError(
-            "connection= needs a transaction, and this sqlite3 connection commits every statement by "
+            "connection= needs a transaction, but this sqlite3 connection commits every statement by "
             'itself: execute("BEGIN IMMEDIATE") first'
         )
     return theirs

@@ -1,14 +1,14 @@
--- Statements of the SQLite store. Times in the history are printed to the microsecond: JSON gives 15 digits otherwise.
--- Each runs inside one BEGIN IMMEDIATE of its operation; :now is the injected clock, and all times are whole microseconds.
+-- Statements of the SQLite store. Each runs inside the BEGIN IMMEDIATE of its operation. :now comes from the injected clock;
+-- all times are whole microseconds. Times in the history are printed to the microsecond, because JSON would keep 15 digits.
 
 -- name: insert
--- Adds a Ready job; a second job with the same id violates the key and nothing of the batch stays.
+-- Adds a Ready job. A second job with the same id violates the key, and the whole batch is rolled back.
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
 VALUES (?, ?, ?, ?, 'Ready', ?, ?, ?, ?, ?);
 
 -- name: insert_selected
--- Adds Ready jobs from the rows of a query, without those whose ids are taken. (WHERE true: without it SQLite would read
--- ON as the begin of a join condition.)
+-- Adds Ready jobs from the rows of a query, except those whose ids are taken. (Without WHERE true SQLite would parse ON as
+-- the beginning of a join condition.)
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
 SELECT id, :queue, payload, priority, 'Ready', :max_retries, delay_seconds > 0,
     CASE WHEN delay_seconds > 0 THEN round(:now + delay_seconds, 6) END, :now, correlation_id
@@ -16,23 +16,23 @@ FROM ({select}) WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: existing
--- Which of these ids are taken.
+-- Returns which of these ids are taken.
 SELECT value FROM json_each(:ids) WHERE value IN (SELECT id FROM conquiet_jobs);
 
 -- name: promote
--- Delayed jobs whose time has come join the others, in the transaction of the claim that follows.
+-- Delayed jobs that are due become ordinary Ready jobs, in the transaction of the claim that follows.
 UPDATE conquiet_jobs SET waiting = 0
 WHERE state = 'Ready' AND waiting AND retry_at <= :now AND queue IN (SELECT value FROM json_each(:queues));
 
 -- name: late
--- Whether a delayed job or a lapsed lease has to be ranked among the others.
+-- Returns whether a delayed job that is due or a lapsed lease has to be ranked among the others.
 SELECT max(EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'Ready' AND waiting AND queue = value AND retry_at <= :now)
     OR EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'InFlight' AND queue = value AND lease_expires_at <= :now))
 FROM json_each(:queues);
 
 -- name: claim_ready
--- The usual claim, where nothing is late: leases Ready jobs, best priority first, then oldest. Gives what the caller does not know
--- already.
+-- The usual claim, if nothing is late: leases Ready jobs, best priority first, then oldest. Returns what the caller does
+-- not already know.
 UPDATE conquiet_jobs SET
     lease_token = :token || seq,
     lease_version = lease_version + 1,
@@ -46,8 +46,8 @@ WHERE seq IN (SELECT seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waitin
 RETURNING seq, {leased};
 
 -- name: claim
--- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has an
--- index of its own, so that neither finished nor delayed jobs are ever looked at.
+-- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has its own
+-- index, so that neither finished nor delayed jobs are read.
 WITH names AS (SELECT value AS queue FROM json_each(:queues)),
 candidates AS (
     SELECT * FROM (SELECT priority, seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
@@ -80,13 +80,13 @@ WHERE seq IN (SELECT seq FROM chosen)
 RETURNING seq, {columns};
 
 -- name: ack
--- The usual end of a lease, as `settle` has it.
+-- The usual end of a lease; the same as `settle` with state Succeeded.
 UPDATE conquiet_jobs SET state = 'Succeeded', waiting = 0, retry_at = NULL, finished_at = ?, lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = ? AND lease_token = ? AND state = 'InFlight' AND lease_expires_at > ?;
 
 -- name: settle
--- Ends a lease, only if the token is the current one and (unless :token_only) has not expired.
+-- Ends a lease if the token is current and (unless :token_only) has not expired.
 UPDATE conquiet_jobs SET
     state = :state,
     retries = retries + :retry,
@@ -102,19 +102,19 @@ UPDATE conquiet_jobs SET
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);
 
 -- name: set_aside
--- Fails a leased job whose row cannot be read: its history is left as it is, too.
+-- Fails a leased job whose row cannot be read. Its history is not changed.
 UPDATE conquiet_jobs SET state = 'Failed', error = :reason, finished_at = :now, lease_token = NULL, lease_expires_at = NULL
 WHERE id = :id AND lease_token = :token;
 
 -- name: set_aside_next
--- The same for the job that would be claimed next, where its row makes the claim fail.
+-- Like set_aside, for the job that would be claimed next and whose row makes the claim fail.
 UPDATE conquiet_jobs SET state = 'Failed', error = :reason, finished_at = :now, lease_token = NULL, lease_expires_at = NULL
 WHERE seq = (SELECT seq FROM conquiet_jobs WHERE queue IN (SELECT value FROM json_each(:queues))
     AND (state = 'Ready' AND (NOT waiting OR retry_at <= :now) OR state = 'InFlight' AND lease_expires_at <= :now)
     ORDER BY priority, seq LIMIT 1);
 
 -- name: heartbeat
--- Extends a current lease to now + its ttl, never shortens it.
+-- Extends a current lease to now + its ttl, but never shortens it.
 UPDATE conquiet_jobs
 SET lease_expires_at = max(lease_expires_at, round(:now + lease_ttl, 6))
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND lease_expires_at > :now
@@ -137,7 +137,7 @@ SELECT CAST(queue AS TEXT),
 FROM conquiet_jobs WHERE :queue IS NULL OR queue = :queue GROUP BY queue ORDER BY queue;
 
 -- name: retry
--- A person gives a Failed job all its retries back.
+-- Makes a Failed job Ready, with all its retries.
 UPDATE conquiet_jobs SET state = 'Ready', retries = 0, waiting = 0, retry_at = NULL, lease_expiries = 0, finished_at = NULL
 WHERE id = :id AND state = 'Failed';
 
@@ -148,8 +148,8 @@ DELETE FROM conquiet_jobs WHERE id = :id AND state IN ('Ready', 'Failed');
 DELETE FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed') AND finished_at <= :now - :older_than;
 
 -- name: next_due
--- When the next job of these queues comes due: at once, after its delay, or when its lease lapses. The first of each in
--- the order of its index.
+-- When the next job of these queues is due: immediately, after its delay, or when its lease lapses. Reads the first row of
+-- each index.
 SELECT min(at) FROM (
     SELECT (SELECT 0 FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = value
         ORDER BY priority, seq LIMIT 1) AS at FROM json_each(:queues)

@@ -1,4 +1,5 @@
-"""The steps of the SQLite store: each one BEGIN IMMEDIATE … COMMIT on the calling thread, or part of a caller's own."""
+"""The steps of the SQLite store: each is one BEGIN IMMEDIATE … COMMIT on the calling thread, or part of the caller's
+transaction."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from conquiet.sqlite_files import read_only
 
 __all__ = ["SqliteSteps"]
 
-# As bytes: the JSON decoder takes them as they are.
+# Read as bytes, which the JSON decoder takes directly.
 _CASTS = {"payload": "CAST(payload AS BLOB)"}
 _COLUMNS = ", ".join(_CASTS.get(name, name) for name in JobRow._fields)
 _LEASED = ", ".join(_CASTS.get(name, name) for name in JobRow._fields if name not in GIVEN)
 _SQL = load("sqlite", columns=_COLUMNS, leased=_LEASED)
 _MIGRATIONS = migrations("sqlite")
-# For people, who must see the neighbours of a row in which somebody wrote a text that is not UTF-8.
+# For listings: a row with a text that is not UTF-8 must not hide the others.
 _LENIENT = partial(str, encoding="utf-8", errors="replace")
 
 
@@ -53,11 +54,11 @@ class SqliteSteps(SqliteConnection):
     def _open(self, migrate: str) -> None:
         self._connect()
         try:
-            # Looked at without the write lock, which somebody's transaction may hold for long.
+            # Checked without the write lock, which another transaction may hold for a long time.
             if schema.check_version(self._version(), _MIGRATIONS[-1].version, self.path, migrate):
                 with self._transaction("open"):
                     self._step_to(None)
-        except BaseException:  # a store that is not open holds no file
+        except BaseException:  # a store that failed to open must not keep the file open
             self._close()
             raise
 
@@ -99,7 +100,7 @@ class SqliteSteps(SqliteConnection):
     def _insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Inserted:
         try:
             with self._transaction("enqueue", connection) as theirs:
-                now = self._now()  # here and below: once we have the lock, which may have taken a while
+                now = self._now()  # here and below: after taking the lock, for which it may have waited
                 if skip or theirs is not None:
                     rows = self._fresh(rows, skip, theirs)
                 with self._translated("enqueue"):
@@ -109,15 +110,18 @@ class SqliteSteps(SqliteConnection):
         except sqlite3.IntegrityError as error:
             with self._lock:
                 taken = self._taken(rows, None)
-            # All of them, if what was there is gone.
+            # All ids, if the conflicting rows have been removed meanwhile.
             double = duplicates((row.id for row in rows), taken) or [row.id for row in rows]
             raise duplicate_error(double) from error
         self._wakeups.wake_all()
         return Inserted(now, [row.id for row in rows])
 
     def _fresh(self, rows: Sequence[NewRow], skip: bool, theirs: Any) -> Sequence[NewRow]:
-        """Those whose ids are free. Looked up before: in a caller's transaction nothing may be left half done."""
-        if theirs is not None:  # take the write lock, so that nobody adds one of these after we have looked
+        """Return the rows whose ids are free. This is checked before the insert, because in a caller's transaction
+        nothing may be left half done."""
+        if (
+            theirs is not None
+        ):  # take the write lock, so that no other process adds one of these ids after the check
             self._execute("DELETE FROM conquiet_jobs WHERE 0", theirs)
         taken = self._taken(rows, theirs)
         double = duplicates((row.id for row in rows), taken)
@@ -135,7 +139,7 @@ class SqliteSteps(SqliteConnection):
             return {found for (found,) in self._execute(_SQL["existing"], theirs, ids=ids)}
 
     def _claim(self, claim: Claim) -> tuple[list[JobRow], bool]:
-        token = f"{secrets.token_hex(16)}-"  # with the job's number: one draw of randomness for all
+        token = f"{secrets.token_hex(16)}-"  # completed by the job's number: drawn once for all jobs
         values = {**claim._asdict(), "queues": json.dumps(claim.queues), "token": token}
         with self._transaction("claim"):
             now = values["now"] = self._now()
@@ -146,8 +150,8 @@ class SqliteSteps(SqliteConnection):
             statement = _SQL["claim" if late else "claim_ready"]
             claimed = self._execute(statement, **values, expired_error=EXPIRED_ERROR).fetchall()
         try:
-            claimed.sort(key=ready_place)  # the same in both
-        except TypeError:  # a priority that somebody damaged is none: last, as SQLite has it
+            claimed.sort(key=ready_place)  # the same position in both statements
+        except TypeError:  # a damaged priority that is not a number sorts last, as in SQLite
             claimed.sort(key=lambda row: (row[4] if type(row[4]) is int else math.inf, row[0]))
         if not late:
             return [leased_row(row, claim, token) for row in claimed], False
@@ -161,9 +165,9 @@ class SqliteSteps(SqliteConnection):
             if theirs is None and self._ack_all(settlements, now):
                 current = {end.token for end in settlements}
             else:
-                # In a transaction that the caller has begun the token alone decides: it may have held the write
-                # lock, and so kept heartbeats and claims out, since before the lease expired. Nobody has claimed
-                # the job if the token is still there.
+                # In a transaction that the caller has begun, only the token is checked: that transaction may have held
+                # the write lock, and so blocked heartbeats and claims, since before the lease expired. If the token is
+                # still there, no other worker has claimed the job.
                 begun = theirs is not None and theirs.in_transaction
                 current = {
                     end.token
@@ -176,7 +180,8 @@ class SqliteSteps(SqliteConnection):
         return current
 
     def _ack_all(self, settlements: Sequence[Settlement], now: float) -> bool:
-        """Acknowledge them at once, as is usual; False, and nothing done, where some are no acks or not current."""
+        """Acknowledge all in one statement, the usual case. Return False, with nothing changed, if one is not an ack or
+        not current."""
         if any(end.state is not JobState.SUCCEEDED for end in settlements):
             return False
         connection = self._open_connection()
@@ -199,7 +204,7 @@ class SqliteSteps(SqliteConnection):
         return extended
 
     def _data_version(self) -> int:
-        """A number that changes when somebody else commits."""
+        """Return a number that changes when another connection commits."""
         with self._lock, self._translated("look for changes"):
             version: int = self._execute("PRAGMA data_version").fetchone()[0]
             return version

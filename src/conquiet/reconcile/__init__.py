@@ -1,7 +1,7 @@
-"""Reconciliation: what affiliates claim, against what platforms say.
+"""Reconciliation of affiliates' claims with platforms' numbers.
 
-The rules and the verdict need only the standard library: Spark's executors use them, too. Everything else is imported
-when it is first used.
+The rules and the verdict need only the standard library, because Spark's executors use them too. Everything else is
+imported on first use.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _ALERTS = table_of(Alert)
 
 
 def alerts_of(session: Session, report_id: int) -> list[Alert]:
-    """The alerts of a report, oldest first."""
+    """Return the alerts of a report, oldest first."""
     return list(
         session.scalars(
             select(Alert).where(Alert.report_id == report_id).order_by(Alert.raised_at, Alert.status)
@@ -28,7 +28,7 @@ def alerts_of(session: Session, report_id: int) -> list[Alert]:
 def raise_alert(
     connection: Connection, rule: AlertRule, *, report_id: int, attempt: int, now: datetime
 ) -> bool:
-    """Store the alert of `rule`; False if the report already has an alert for this status."""
+    """Store the alert of `rule`. Return False if the report already has an alert for this status."""
     return insert_or_ignore(
         connection,
         _ALERTS,

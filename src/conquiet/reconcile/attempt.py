@@ -1,4 +1,4 @@
-"""One attempt at one report: read it, ask the platform, judge, and write all that follows in one transaction.
+"""One attempt at one report: read it, ask the platform, judge, and write all effects in one transaction.
 
 The three steps are `read_case`, `PlatformFetcher.fetch` and `record_attempt`; `run_reconciliation` runs all of them. The
 row (report, attempt) is inserted first, and the transaction that inserts it applies trust, alert and retry. A second
@@ -36,7 +36,7 @@ _REPORTS, _ATTEMPTS, _SCHEDULED = (
 
 
 class Fetcher(Protocol):
-    """What the reconciliation asks; `PlatformFetcher` is one."""
+    """The interface through which reconciliation asks platforms; `PlatformFetcher` implements it."""
 
     def fetch(self, platform: str, post_id: str) -> FetchOutcome: ...
 
@@ -53,11 +53,11 @@ def run_reconciliation(
     correlation_id: str | None = None,
     commit: bool = False,
 ) -> ReconciliationResult:
-    """Make attempt number `attempt` at a report; if it is recorded already, say how it ended.
+    """Make attempt number `attempt` at a report. If it is already recorded, return its result.
 
     With `session_factory` it commits, and holds no transaction while the platform is asked. With `session` everything
-    happens in the caller's transaction, which the caller commits: together with the ack of a job, for instance. With
-    `commit` as well the session is committed here, before the platform is asked and at the end.
+    happens in the caller's transaction, which the caller commits, for example together with the ack of a job. With
+    `commit` as well, the session is committed here, before the platform is asked and at the end.
     """
     if (session_factory is None) == (session is None):
         raise ReconcileConfigError("run_reconciliation needs either session_factory or session")
@@ -83,7 +83,7 @@ def run_reconciliation(
 
 
 def read_case(session: Session, report_id: int, attempt: int) -> Case | ReconciliationResult:
-    """The case to judge; or the result of the attempt, or of the one that finished the report, if it is recorded."""
+    """Return the case to judge, or the result if this attempt, or one that finished the report, is recorded."""
     connection = session.connection()
     row = connection.execute(_READ, {"report_id": report_id}).first()
     if row is None:
@@ -110,7 +110,7 @@ def read_case(session: Session, report_id: int, attempt: int) -> Case | Reconcil
 def record_attempt(
     session: Session, case: Case, outcome: FetchOutcome, *, rules: Rules = DEFAULT_RULES, now: datetime
 ) -> ReconciliationResult:
-    """Judge the case and write verdict, trust, alert and next attempt; nothing if the attempt is recorded already."""
+    """Judge the case and write verdict, trust, alert and next attempt. Writes nothing if the attempt is recorded."""
     verdict = classify(
         case.claimed, outcome.metrics, elapsed_hours(case.submitted_at, outcome.observed_at), rules
     )
@@ -153,7 +153,7 @@ def record_attempt(
     )
     if advanced.rowcount != 1:
         raise AttemptOrderError(
-            f"report {case.report_id} changed while attempt {case.attempt} was made: nothing of it was recorded"
+            f"report {case.report_id} changed during attempt {case.attempt}: the attempt was not recorded"
         )
     connection.execute(_UNSCHEDULE, {"of_report": case.report_id, "up_to": case.attempt})
     if next_at is not None:
@@ -209,7 +209,7 @@ _ADVANCE = (
         }
     )
 )
-# A row in scheduled_attempts stands for an attempt that is still to be made; this one is made.
+# A row in scheduled_attempts stands for an attempt that is still to be made; this one has been made.
 _UNSCHEDULE = _SCHEDULED.delete().where(
     _SCHEDULED.c.report_id == bindparam("of_report"), _SCHEDULED.c.attempt <= bindparam("up_to")
 )
@@ -234,7 +234,7 @@ def _recorded(connection: Connection, report_id: int, attempt: int) -> Reconcili
 
 @contextmanager
 def _scope(factory: Callable[[], Session] | None, session: Session | None, commit: bool) -> Iterator[Session]:
-    """A session of our own, committed and closed at the end; or the caller's, committed if `commit`."""
+    """Yield a new session, committed and closed at the end, or the caller's, committed if `commit`."""
     if session is not None:
         yield session
         if commit:

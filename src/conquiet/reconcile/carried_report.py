@@ -1,7 +1,7 @@
-"""Reports that a job carries in its payload: their earlier attempts were made elsewhere, by the Spark pipeline.
+"""Reports carried in the payload of a job: their earlier attempts were made elsewhere, by the Spark pipeline.
 
-They are stored here when the job of their next attempt arrives. Their ids come from elsewhere, so they need a database of
-their own, apart from the reports of an intake, which assigns ids itself.
+They are stored here when the job of their next attempt arrives. Their ids are assigned elsewhere, so they need a
+separate database from the reports of an intake, which assigns ids itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIELDS = tuple(Submission.__slots__)
 
 
 def carries_report(payload: object) -> bool:
-    """Whether the payload of a job contains its whole report."""
+    """Return whether the payload of a job contains its whole report."""
     return isinstance(payload, Mapping) and all(payload.get(name) is not None for name in _FIELDS)
 
 
@@ -48,10 +48,10 @@ def adopt_report(
 
 
 def refuse_another(case: Case, payload: Mapping[str, Any]) -> None:
-    """Raise if the stored report with this id is another one: ids were assigned by two sides in one database."""
+    """Raise if the stored report with this id differs, because two sides assigned ids in one database."""
     ours = (case.affiliate_id, case.platform, case.post_id)
     if ours != (payload["affiliate_id"], payload["platform"], payload["post_id"]):
         raise ReconcileConfigError(
             f"report {case.report_id} is another one in this database: keep reports that were numbered elsewhere in a "
-            "database of their own"
+            "separate database"
         )

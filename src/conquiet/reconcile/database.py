@@ -35,21 +35,21 @@ _CREATING = 0x636F6E71_7265636F  # the advisory lock under which tables are crea
 
 
 def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
-    """Sessions on `sqlite:///file.db` or `postgresql://…`, with the tables in place.
+    """Open `sqlite:///file.db` or `postgresql://…`, create missing tables, and return a session factory.
 
-    The engine is `sessions.kw["bind"]`; `dispose()` it at the end. A database that is away or refuses is a
-    `StoreUnavailableError`, here and in everything that its sessions are used for.
+    The engine is `sessions.kw["bind"]`; call its `dispose()` at the end. If the database is unreachable or refuses,
+    this function and all operations on its sessions raise `StoreUnavailableError`.
     """
     url = _url(dsn)
     if type(pool_size) is not int or pool_size < 1:
         raise ReconcileConfigError(f"pool_size must be a whole number of at least 1, not {pool_size!r}")
-    # Claims are confidential: they stay out of error texts.
+    # Claims are confidential and must not appear in error messages.
     options: dict[str, Any] = {"hide_parameters": True, "poolclass": SharedPool}
     options |= {"pool_size": pool_size, "max_overflow": 2 * pool_size}
     if url.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": BUSY_SECONDS}
     else:
-        options["pool_pre_ping"] = True  # a server may have been restarted since
+        options["pool_pre_ping"] = True  # the server may have been restarted
     engine = create_engine(url, **options)
     translate_errors(engine, redact_dsn(dsn))
     if engine.dialect.name == "sqlite":
@@ -63,7 +63,7 @@ def open_database(dsn: str, *, pool_size: int = 5) -> sessionmaker[Session]:
 
 
 class SharedPool(QueuePool):
-    """Connections for the threads of one process; raises an error of ours if none is free."""
+    """Connections for the threads of one process; raises `StoreUnavailableError` if none is free."""
 
     def _do_get(self) -> ConnectionPoolEntry:
         try:
@@ -76,12 +76,12 @@ class SharedPool(QueuePool):
 
 
 def translate_errors(engine: Engine, where: str) -> None:
-    """Translate the driver's errors into ours; `where` names the database in them."""
+    """Translate the driver's errors into conquiet's; `where` names the database in them."""
     event.listen(engine, "handle_error", partial(_translate, where))
 
 
 def create_tables(engine: Engine) -> None:
-    """Create missing tables. If several processes start at once, one creates them and the others wait."""
+    """Create missing tables. If several processes start together, one creates them and the others wait."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
@@ -91,7 +91,7 @@ def create_tables(engine: Engine) -> None:
 
 
 def insert_or_ignore(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
-    """Insert a row unless one with its key exists; True if it was inserted.
+    """Insert a row unless one with its key exists. Return True if it was inserted.
 
     While another transaction inserts the same key, both databases wait for its end.
     """
@@ -101,7 +101,7 @@ def insert_or_ignore(connection: Connection, table: Table, values: dict[str, Any
 @cache
 def _insert_or_ignore(dialect: str, table: Table) -> Any:
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    # SQLAlchemy keeps the row count for UPDATE and DELETE only.
+    # By default SQLAlchemy keeps the row count for UPDATE and DELETE only.
     return insert(table).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
 
 
@@ -110,11 +110,11 @@ def _url(dsn: str) -> URL:
     try:
         misread = misread_url(dsn)
         url = make_url(dsn) if misread is None else None
-    except (ArgumentError, ValueError, TypeError):  # their texts may quote the password
+    except (ArgumentError, ValueError, TypeError):  # the message may quote the password
         pass
     if url is None:
         raise ReconcileConfigError(
-            f"the DSN is no URL{f' that can be used ({misread})' if misread else ''}: use sqlite:///reports.db or "
+            f"the DSN is not a {f'usable URL ({misread})' if misread else 'URL'}: use sqlite:///reports.db or "
             "postgresql://user@host/database, and in a password %2F for /, %3A for : and %40 for @"
         )
     backend = url.get_backend_name()
@@ -146,5 +146,5 @@ def _translate(where: str, context: ExceptionContext) -> None:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     set_wal(connection)  # readers do not wait for the writer
-    connection.execute("PRAGMA synchronous = FULL")  # what is committed survives a power failure
+    connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power failure
     connection.execute("PRAGMA foreign_keys = ON")

@@ -1,4 +1,4 @@
-"""What travels through a queue: which report, which attempt, how urgent, and whose request it was."""
+"""The job that travels through a queue: which report, which attempt, its priority and its correlation id."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from conquiet.errors import PayloadError
 __all__ = ["JOB_ID", "JobQueue", "ReconciliationJob"]
 
 JOB_ID: Final = "report-%d-attempt-%d"
-"""The id of the job for an attempt, as printf reads it, in Python and in Spark SQL. A job that is enqueued twice has the
-same id both times."""
+"""The id of the job for an attempt, as a printf format for Python and Spark SQL. A job that is enqueued twice has
+the same id both times."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationJob:
     """One attempt at one report.
 
-    `attempt` makes delivery idempotent: a job that comes twice names an attempt that is recorded already.
+    `attempt` makes delivery idempotent: a job delivered twice names an attempt that is already recorded.
     """
 
     affiliate_report_id: int
@@ -30,11 +30,11 @@ class ReconciliationJob:
 
     @property
     def id(self) -> str:
-        """Its id in a job store."""
+        """The id of the job in a job store."""
         return JOB_ID % (self.affiliate_report_id, self.attempt)
 
     def to_payload(self) -> dict[str, Any]:
-        """As JSON, for queues that live outside the process."""
+        """Return the job as JSON values, for queues outside the process."""
         return {
             "affiliate_report_id": self.affiliate_report_id,
             "priority": self.priority,
@@ -60,10 +60,12 @@ class ReconciliationJob:
                 attempt=attempt,
             )
         except (TypeError, ValueError) as error:
-            raise PayloadError(f"a reconciliation job's scheduled_at is no ISO 8601 time: {error}") from error
+            raise PayloadError(
+                f"a reconciliation job's scheduled_at is not an ISO 8601 time: {error}"
+            ) from error
 
 
 class JobQueue(Protocol):
-    """As much of a queue as the intake and the scheduler need; `PriorityDelayQueue` has it."""
+    """The part of a queue that the intake and the scheduler need; `PriorityDelayQueue` implements it."""
 
     def enqueue(self, job: Any, priority: str = ..., delay_seconds: float = ...) -> Any: ...

@@ -1,12 +1,12 @@
 """The stored tables, the same on SQLite and PostgreSQL.
 
-    affiliate_reports ─┬─ attempts            one row per (report, attempt): who inserts it applies the effects
+    affiliate_reports ─┬─ attempts            one row per (report, attempt); its inserter applies the effects
                        ├─ trust_ledger        at most one row per (report, attempt)
                        ├─ alerts              at most one row per (report, status)
                        └─ scheduled_attempts  attempts that are still to be made and are in no queue, or may be lost
 
 The verdict of an attempt, its trust delta, its alert and the next attempt are written in one transaction. Scores are
-sums over the ledger, never a stored total: nothing can drift.
+sums over the ledger, never a stored total, so they cannot drift.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Base(DeclarativeBase):
 
 
 def table_of(model: type[Base]) -> Table:
-    """The table of a model: statements of the hot path do not use the mapper."""
+    """Return the table of a model. Statements of the hot path do not use the mapper."""
     table = model.__table__
     assert isinstance(table, Table)
     return table
 
 
-_Key = BigInteger().with_variant(Integer, "sqlite")  # SQLite assigns ids only to exactly this type
+_Key = BigInteger().with_variant(Integer, "sqlite")  # SQLite assigns ids only for exactly this type
 
 
 def _of_report() -> MappedColumn[int]:
@@ -136,7 +136,7 @@ class ReportAttempt(Base):
     observed_conversions: Mapped[int | None] = mapped_column(BigInteger)
     max_diff: Mapped[float | None] = mapped_column(Float(53))
     confidence: Mapped[float] = mapped_column(Float(53))
-    missing_fields: Mapped[str] = mapped_column(String(MAX_NAME), default="")  # names, with commas
+    missing_fields: Mapped[str] = mapped_column(String(MAX_NAME), default="")  # comma-separated names
     error_code: Mapped[str | None] = mapped_column(String(40))
     error_detail: Mapped[str | None] = mapped_column(Text)
     scheduled_retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -156,7 +156,7 @@ class TrustEntry(Base):
 
 
 class Alert(Base):
-    """Something that a person should look at."""
+    """A finding that a person should look at."""
 
     __tablename__ = "alerts"
 

@@ -1,4 +1,4 @@
-"""Queues outside the process, adapted to what the intake and the scheduler use."""
+"""Adapts queues outside the process to the interface of the intake and the scheduler."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class JobStoreQueue:
                 correlation_id=job.correlation_id,
             )
         except DuplicateJobError:
-            pass  # it is enqueued, or was; if it has failed, it waits for a person as every failed job does
+            pass  # enqueued now or earlier; if it has failed, it waits for a person like every failed job
 
 
 class StreamQueue:

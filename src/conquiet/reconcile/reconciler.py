@@ -1,4 +1,4 @@
-"""The handler for workers: it holds everything that an attempt needs besides its job."""
+"""The handler for workers, with everything that an attempt needs besides its job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Reconciler"]
 
 
 class Reconciler:
-    """Call it with a job, and with the worker's session if there is one; otherwise it makes its own."""
+    """Call it with a job and, if there is one, the worker's session; otherwise it creates a session."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ _log = logging.getLogger("conquiet.reconcile")
 
 
 class Case(NamedTuple):
-    """A report whose attempt is to be made."""
+    """A report and the attempt to make."""
 
     report_id: int
     attempt: int
@@ -39,7 +39,7 @@ class ReconciliationResult(NamedTuple):
     scheduled_retry_at: datetime | None
     error_code: str | None
     applied: bool
-    alert: AlertRule | None = None  # that this attempt raised
+    alert: AlertRule | None = None  # raised by this attempt
 
     @property
     def is_final(self) -> bool:

@@ -1,7 +1,7 @@
-"""The one declaration of how reports are judged: thresholds, trust, retries, alerts, risk, rates.
+"""The single declaration of how reports are judged: thresholds, trust, retries, alerts, risk, rates.
 
-Plain immutable data and no callables, so that every path can compile it into its own language: `verdict.py` computes
-with it in Python, the Spark pipeline turns it into SQL expressions. `dataclasses.replace(DEFAULT_RULES, …)` changes it.
+Plain immutable data without callables, so that every path can compile it into its own language: `verdict.py` uses it
+in Python, the Spark pipeline turns it into SQL expressions. Change rules with `dataclasses.replace(DEFAULT_RULES, …)`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 METRIC_NAMES: Final = ("views", "clicks", "conversions")
-MAX_CLAIM: Final = 2**63 - 1  # what a BIGINT holds, in both databases and in Spark
+MAX_CLAIM: Final = 2**63 - 1  # the maximum of a BIGINT, in both databases and in Spark
 
 
 class Status(StrEnum):
@@ -65,7 +65,7 @@ class TrustEvent(StrEnum):
     OVERCLAIM = "OVERCLAIM"
 
 
-# An overclaim is CRITICAL instead from `Rules.critical_from`; statuses that are not here have neither.
+# An overclaim is CRITICAL from `Rules.critical_from`. Statuses not listed here have no level.
 LEVELS: Final[Mapping[Status, Level]] = MappingProxyType(
     {
         Status.DISCREPANCY_LOW: Level.LOW,
@@ -103,7 +103,7 @@ def _member(name: str, value: object, kind: type[StrEnum]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrustRules:
-    """Changes of an affiliate's trust, in whole hundredths: sums of them are exact in any order."""
+    """Changes of an affiliate's trust, in whole hundredths, so that their sums are exact in any order."""
 
     perfect_match: int = 1
     minor_discrepancy: int = -1
@@ -119,7 +119,7 @@ class TrustRules:
             _whole(f"TrustRules.{name}", getattr(self, name), -1_000_000, 1_000_000)
         if not self.lowest <= self.start <= self.highest:
             raise ReconcileConfigError(
-                f"TrustRules.start must lie between lowest and highest: {self.lowest}, {self.start}, {self.highest}"
+                f"TrustRules.start must be between lowest and highest: {self.lowest}, {self.start}, {self.highest}"
             )
 
     @property
@@ -129,9 +129,9 @@ class TrustRules:
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """An attempt that ended in `status` is made again, `delay_seconds` (times its number, if `growing`) after it.
+    """After an attempt ends in `status`, another follows after `delay_seconds` (times its number, if `growing`).
 
-    Not if it was number `max_attempts`, and not if the next would be later than `within_seconds` after submission.
+    None follows attempt number `max_attempts`, or if it would be later than `within_seconds` after submission.
     """
 
     status: Status
@@ -150,7 +150,7 @@ class RetryRule:
 
 @dataclass(frozen=True, slots=True)
 class AlertRule:
-    """An attempt that ended in `status` (and in `level`, if given) raises an alert; the first rule that fits counts."""
+    """An attempt that ends in `status` (and in `level`, if given) raises an alert. The first matching rule applies."""
 
     status: Status
     kind: str
@@ -168,7 +168,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class RiskRules:
-    """Claims that are suspicious by themselves: reports with such claims are judged first."""
+    """Defines claims that are suspicious by themselves. Reports with such claims are judged first."""
 
     clicks_per_view_above: float = 0.35
     min_views: int = 100
@@ -187,7 +187,7 @@ class RiskRules:
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """How many reports one affiliate may hand in."""
+    """How many reports one affiliate may submit."""
 
     per_minute: float = 60.0
     burst: int = 20
@@ -216,7 +216,7 @@ class Rules:
     """All settings. Shares are fractions: 0.05 is 5 %."""
 
     growth_per_hour: float = (
-        0.01  # what a post may have grown, or the platform may lag, per hour since submission
+        0.01  # how much a post may have grown, or the platform may lag, per hour since submission
     )
     growth_cap_hours: float = 24.0
     matched_up_to: float = 0.05
@@ -247,7 +247,7 @@ class Rules:
             if not isinstance(getattr(self, name), tuple):
                 raise ReconcileConfigError(f"Rules.{name} must be a tuple of rules")
         if len({rule.status for rule in self.retries}) != len(self.retries):
-            raise ReconcileConfigError("Rules.retries must hold at most one rule per status")
+            raise ReconcileConfigError("Rules.retries must contain at most one rule per status")
 
 
 DEFAULT_RULES: Final = Rules()

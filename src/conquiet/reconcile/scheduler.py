@@ -1,8 +1,8 @@
-"""Moves scheduled attempts, and those that a crash has left behind, from the database to a queue.
+"""Moves scheduled attempts, and attempts left over from a crash, from the database to a queue.
 
-The table `scheduled_attempts` is an outbox. `RetryScheduler` takes rows that nobody has taken, enqueues each with the rest
-of its delay, and commits. If it dies before the commit, the rows are taken again; an attempt that is delivered twice is
-applied once. If it dies after the commit, an in-process queue loses the attempts, and `resume` schedules them again.
+The table `scheduled_attempts` is an outbox. `RetryScheduler` takes free rows, enqueues each with the rest of its delay,
+and commits. If it dies before the commit, the rows are taken again; an attempt that is delivered twice is applied once.
+If it dies after the commit, an in-process queue loses the attempts, and `resume` schedules them again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _REPORTS, _SCHEDULED = table_of(AffiliateReport), table_of(ScheduledAttempt)
 def resume(
     session_factory: Callable[[], Session], now: datetime | None = None, *, overdue_seconds: float = 0.0
 ) -> int:
-    """On start: schedule every report without a final verdict and without a waiting attempt; returns how many.
+    """Schedule every report that has neither a final verdict nor a waiting attempt; return their number. Call on start.
 
-    These were stored and never enqueued, or were in the memory of a process that has ended. A retry keeps its due time.
-    Attempts in the queues of other running processes are scheduled, too, and still applied once.
+    These reports were stored but never enqueued, or were in the memory of a process that has ended. A retry keeps its
+    due time. Attempts in the queues of other running processes are also scheduled, and still applied once.
 
-    With `overdue_seconds`, only reports whose next attempt is overdue by that much: for a check from time to time.
+    With `overdue_seconds`, for periodic checks, only reports whose next attempt is overdue by that much are scheduled.
     """
     with session_factory() as session:
         connection = session.connection()
@@ -46,7 +46,7 @@ def resume(
         session.commit()
     if count:
         _log.warning(
-            "%d reports had been begun and not finished: scheduled again",
+            "%d unfinished reports: scheduled again",
             count,
             extra={"event": "reports_resumed", "count": count},
         )
@@ -86,7 +86,7 @@ class RetryScheduler:
         self._stopped = threading.Event()
 
     def run_once(self, now: datetime | None = None) -> int:
-        """Enqueue all waiting attempts, or as many as the queue accepts; returns how many."""
+        """Enqueue all waiting attempts, or as many as the queue accepts, and return their number."""
         now = now or utc(self._clock.time())
         total = 0
         while True:
@@ -98,7 +98,7 @@ class RetryScheduler:
     def run(self, interval_seconds: float = 5.0) -> None:
         """Call `run_once` repeatedly until `stop`. If the database is unavailable, the next turn tries again.
 
-        From time to time it looks for reports that are long overdue: a worker may have failed to record an attempt.
+        Periodically it looks for reports that are long overdue: a worker may have failed to record an attempt.
         """
         looked_at = self._clock.monotonic()
         while not self._stopped.is_set():
@@ -108,7 +108,7 @@ class RetryScheduler:
                     now = utc(self._clock.time())
                     resume(self._session_factory, now, overdue_seconds=self._overdue_seconds)
                 self.run_once()
-            except Exception as error:  # noqa: BLE001 - the next turn may do better; a scheduler that ends loses all
+            except Exception as error:  # noqa: BLE001 - the next turn may succeed; the scheduler must not end
                 _log.error(
                     "scheduled attempts could not be enqueued now: %s: %s",
                     type(error).__name__,
@@ -119,12 +119,12 @@ class RetryScheduler:
             self._clock.wait(self._parker, interval_seconds)
 
     def stop(self) -> None:
-        """End `run`. May be called from any thread or signal handler."""
+        """End `run`. Can be called from any thread or signal handler."""
         self._stopped.set()
         self._parker.wake()
 
     def _batch(self, now: datetime) -> tuple[int, bool]:
-        """Enqueue one batch; returns how many, and whether that is all for now."""
+        """Enqueue one batch. Return the number of attempts, and whether none is left for now."""
         enqueued = 0
         with self._session_factory() as session:
             connection = session.connection()
@@ -140,7 +140,7 @@ class RetryScheduler:
                     extra={"event": "scheduler_held_back"},
                 )
             finally:
-                session.commit()  # what was enqueued stays taken even if the next one failed
+                session.commit()  # enqueued attempts stay taken even if the next one failed
         return enqueued, is_over
 
     def _waiting(self, connection: Connection, now: datetime) -> Any:
@@ -192,7 +192,7 @@ _GIVE_BACK = _SCHEDULED.update().where(_KEY).values(enqueued_at=null())
 
 
 def _forgotten(connection: Connection, now: datetime, overdue_seconds: float) -> Any:
-    """Inserts the next attempt of every unfinished report as waiting; one that was taken waits again."""
+    """Insert the next attempt of every unfinished report as waiting; a taken one becomes waiting again."""
     waits = (
         select(_SCHEDULED.c.report_id)
         .where(

@@ -23,16 +23,16 @@ from conquiet.reconcile.scheduler import RetryScheduler, resume
 
 __all__ = ["JOB_FIELDS", "ReconciliationService"]
 
-JOB_FIELDS = {"report_id": "affiliate_report_id"}  # how logs and LAST_EXCEPTIONS name a job that failed
+JOB_FIELDS = {"report_id": "affiliate_report_id"}  # how logs and LAST_EXCEPTIONS identify a failed job
 
 _log = logging.getLogger("conquiet.reconcile")
 
 
 class ReconciliationService:
-    """`with ReconciliationService(dsn, fetcher): …`, or give its `app` to an ASGI server, which starts and stops it.
+    """Use `with ReconciliationService(dsn, fetcher): …`, or an ASGI server with its `app`, which starts and stops it.
 
-    The queue is in memory; the database has everything. Attempts that a stop or a crash leaves undone are found at the
-    next start.
+    The queue is in memory; the database has everything. The next start finds attempts that a stop or a crash left
+    unfinished.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ReconciliationService:
         stop_seconds: float = 30.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        # A connection for each worker, the scheduler, and some requests at a time.
+        # A connection for each worker, for the scheduler, and for a few concurrent requests.
         self.sessions = open_database(dsn, pool_size=workers + 5)
         self.queue = PriorityDelayQueue(queue_settings, clock)
         self.scheduler = RetryScheduler(self.sessions, self.queue, clock=clock)
@@ -71,16 +71,16 @@ class ReconciliationService:
         self._started = False
 
     def start(self) -> None:
-        """Schedule what was left undone, then start. A service can be started once."""
+        """Schedule unfinished reports, then start. A service can be started only once."""
         if self._started:
-            raise ReconcileConfigError("this service was started before: make another one")
+            raise ReconcileConfigError("this service was started before: create a new one")
         self._started = True
         resume(self.sessions, utc(self._clock.time()))
         self._pool.start()
         self._scheduling.start()
 
     def stop(self) -> None:
-        """Accept nothing more and finish what is ready, for at most `stop_seconds`; the rest is done after the next start."""
+        """Stop accepting reports and finish ready attempts for at most `stop_seconds`; the next start does the rest."""
         self.queue.shutdown()
         self.scheduler.stop()
         if self._started:
@@ -92,7 +92,7 @@ class ReconciliationService:
                     left,
                     extra={"event": "service_stopped", "left": left},
                 )
-                self._pool.join(self._stop_seconds)  # for the attempts that are being made
+                self._pool.join(self._stop_seconds)  # waits for running attempts
         self.sessions.kw["bind"].dispose()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Reconciliation as a task of the Consumer Engine: the same work on leased jobs, on Redis Streams or in process."""
+"""Reconciliation as a Consumer Engine task: the same work on leased jobs, Redis Streams or in process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOPELESS = (PayloadError, ReportNotFoundError, ReportRefusedError, ReconcileCon
 
 
 class PlatformUnavailable(TransactionException):
-    """The platform did not answer, and asking again may help: the engine does so, as its policy says."""
+    """The platform did not answer, and asking again may help. The engine retries according to its policy."""
 
     def __init__(self, case: Case, outcome: FetchOutcome) -> None:
         super().__init__(
@@ -45,9 +45,9 @@ class ReconciliationTask(ConsumerTask):
     A platform that does not answer is asked again within the attempt, by the retry policy of `process`. After the last
     retry the exception handler records the attempt as missing data. The transaction has then failed for the engine and
     may be delivered again; that delivery finds the attempt recorded and succeeds. Refused credentials and open breakers
-    are recorded at once, since asking again would not help.
+    are recorded immediately, because asking again would not help.
 
-    A job that carries its whole report, as those of the Spark pipeline do, needs no report in the database: it is stored.
+    A job that carries its whole report, like those of the Spark pipeline, needs no report in the database: it is stored.
 
     A payload that is not a job, and a report that does not exist, are BUSINESS failures: a retry would not help.
     """

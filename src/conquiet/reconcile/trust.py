@@ -20,7 +20,7 @@ _LEDGER = table_of(TrustEntry)
 
 
 def trust_score(session: Session, affiliate_id: str, rules: Rules = DEFAULT_RULES) -> float:
-    """From 0 to 1; 0.5 for an unknown affiliate."""
+    """Return the score of an affiliate, from 0 to 1; 0.5 if it is unknown."""
     return trust_hundredths(session, affiliate_id, rules) / 100
 
 
@@ -32,7 +32,7 @@ def trust_hundredths(session: Session, affiliate_id: str, rules: Rules = DEFAULT
 
 
 def trust_scores(session: Session, rules: Rules = DEFAULT_RULES) -> dict[str, float]:
-    """The score of every affiliate that has an entry."""
+    """Return the score of every affiliate that has an entry."""
     rows = session.execute(
         select(_LEDGER.c.affiliate_id, func.sum(_LEDGER.c.delta_hundredths)).group_by(_LEDGER.c.affiliate_id)
     )
@@ -49,7 +49,7 @@ def record_trust(
     now: datetime,
     rules: Rules,
 ) -> int:
-    """Enter the event of an attempt, once; returns its delta in hundredths."""
+    """Record the event of an attempt once, and return its delta in hundredths."""
     delta = rules.trust.deltas[event]
     insert_or_ignore(
         connection,

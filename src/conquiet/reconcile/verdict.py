@@ -1,6 +1,6 @@
-"""Applies the rules to one report. Pure functions, and exact: the Spark path computes the same bits.
+"""Applies the rules to one report. Pure and exact functions: the Spark path computes identical bits.
 
-Every number is an IEEE double and every operation stands alone, in this order, for each metric:
+Every number is an IEEE double. These are separate operations in this order, for each metric:
 
     allowance = 1.0 + growth_per_hour * min(max(elapsed_hours, 0.0), growth_cap_hours)
     claimed, observed     from integer to double (to nearest, ties to even)
@@ -11,8 +11,8 @@ Every number is an IEEE double and every operation stands alone, in this order, 
             0.0                                    otherwise
 
 and elapsed_hours = double(microseconds from submission to observation) / 3600000000.0. Java's and Spark SQL's doubles
-round every one of these alike. What would not: a sum in another order, a fused multiply-add, a decimal. (Spark SQL
-takes the literal 0.01 for a decimal: it must be written 0.01D.)
+round each of them identically. A sum in another order, a fused multiply-add or a decimal would not. (Spark SQL
+parses the literal 0.01 as a decimal: it must be written 0.01D.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Metrics(NamedTuple):
-    """Claimed or observed numbers. None: the platform did not give this one."""
+    """Claimed or observed numbers. None means that the platform did not give this one."""
 
     views: int | None
     clicks: int | None
@@ -53,7 +53,7 @@ class Metrics(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`diffs` are signed shares, in the order of `Metrics`, None where nothing was observed.
+    """`diffs` are signed shares in the order of `Metrics`, None where nothing was observed.
 
     `max_diff` is the largest of their absolute values; None if nothing was observed.
     """
@@ -86,7 +86,7 @@ _MISSING: Final = Verdict(
 def classify(
     claimed: Metrics, observed: Metrics, elapsed_hours: float, rules: Rules = DEFAULT_RULES
 ) -> Verdict:
-    """The verdict on a report. All of `claimed` must be there; any of `observed` may be None."""
+    """Return the verdict on a report. No value of `claimed` may be None; any of `observed` may."""
     elapsed = max(0.0, elapsed_hours)
     cap = rules.growth_cap_hours
     allowance = 1.0 + rules.growth_per_hour * min(cap, elapsed)
@@ -138,7 +138,7 @@ def _incomplete(claimed: Metrics, observed: Metrics, allowance: float) -> Verdic
 
 
 def _diff(claimed: int | None, observed: int, allowance: float) -> float:
-    claim = float(claimed)  # type: ignore[arg-type]  # a report without a claim was refused at the intake
+    claim = float(claimed)  # type: ignore[arg-type]  # the intake refuses a report without a claim
     observation = float(observed)
     upper = observation * allowance
     if claim > upper:
@@ -153,14 +153,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def elapsed_hours(submitted_at: datetime, observed_at: datetime) -> float:
-    """Hours from submission to observation, not to "now": a replay gives the same verdict."""
+    """Return the hours from submission to observation, not to "now", so that a replay gives the same verdict."""
     return float((observed_at - submitted_at) // _MICROSECOND) / 3_600_000_000.0
 
 
 def retry_at(
     status: Status, attempt: int, submitted_at: datetime, attempted_at: datetime, rules: Rules = DEFAULT_RULES
 ) -> datetime | None:
-    """When attempt number `attempt` (from 1), made at `attempted_at`, is followed by another; None: never."""
+    """Return when attempt number `attempt` (from 1), made at `attempted_at`, is followed by another; None if never."""
     for rule in rules.retries:
         if rule.status is status:
             if attempt >= rule.max_attempts:
@@ -178,7 +178,7 @@ def retry_at(
 def alert_for(
     status: Status, level: Level | None, has_retry: bool, rules: Rules = DEFAULT_RULES
 ) -> AlertRule | None:
-    """The rule by which an attempt with this end raises an alert; None if it raises none."""
+    """Return the rule by which an attempt with this outcome raises an alert, or None."""
     for rule in rules.alerts:
         if (
             rule.status is status
@@ -190,7 +190,7 @@ def alert_for(
 
 
 def risk_priority(report: Claims, rules: Rules = DEFAULT_RULES) -> str:
-    """The priority label of a new report: claims that look invented are looked at first."""
+    """Return the priority label of a new report: suspicious claims are judged first."""
     risk = rules.risk
     views, clicks, conversions = report.claimed_views, report.claimed_clicks, report.claimed_conversions
     suspicious = (views >= risk.min_views and float(clicks) / float(views) > risk.clicks_per_view_above) or (

@@ -339,7 +339,7 @@ def test_many_processes_may_open_a_new_database_at_once(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("dsn", "complaint"),
     [
-        ("nonsense", "the DSN is no URL"),
+        ("nonsense", "the DSN is not a URL"),
         ("sqlite://", "reports are kept in a SQLite file"),
         ("sqlite:///:memory:", "reports are kept in a SQLite file"),
         ("mysql://app:hunter2@localhost/x", "not in mysql"),

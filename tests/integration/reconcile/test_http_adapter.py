@@ -111,7 +111,7 @@ def test_an_unknown_post_is_no_error(server: Platform) -> None:
     [
         (401, {}, PlatformAuthError, "refused our credentials with 401"),
         (403, {}, PlatformAuthError, "refused our credentials with 403"),
-        (429, {}, PlatformRateLimitError, "wants fewer calls"),
+        (429, {}, PlatformRateLimitError, "limits the rate of calls"),
         (500, {}, PlatformError, "answered with 500"),
         (503, {}, PlatformError, "answered with 503"),
         (302, {"Location": "http://169.254.169.254/"}, PlatformError, "answered with 302"),

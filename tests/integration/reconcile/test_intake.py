@@ -131,7 +131,7 @@ def test_an_affiliate_over_its_rate_is_told_with_429(intake: Intake, sessions: S
     assert answers[-1].headers["Retry-After"] == "1"
     assert answers[-1].json()["error"] == {
         "code": "rate_limited",
-        "message": "an affiliate may hand in 60 reports a minute, 20 at once",
+        "message": "an affiliate may submit 60 reports a minute, in bursts of 20",
     }
     assert intake.client.post(affiliate_id="bob").status_code == 202
     intake.clock.advance(1.0)
@@ -158,10 +158,10 @@ def test_bad_input_and_a_full_queue_cost_no_rate(sessions: Sessions) -> None:
         ({"claimed_views": 10.5}, "claimed_views", "whole number"),
         ({"submitted_at": "2999-01-01T00:00:00Z"}, "submitted_at", "in the future"),
         ({"submitted_at": "2023-01-01T00:00:00"}, "submitted_at", "needs a zone"),
-        ({"platform": "conquiet.reconcile:SimulatedAdapter"}, "platform", "there are: instagram"),
+        ({"platform": "conquiet.reconcile:SimulatedAdapter"}, "platform", "known platforms are: instagram"),
         ({"affiliate_id": "x" * 300}, "affiliate_id", "300 characters"),
         ({"post_id": "a\0b"}, "post_id", "NUL"),
-        ({"likes": 3}, None, "'likes' is no field of a report"),
+        ({"likes": 3}, None, "'likes' is not a field of a report"),
     ],
 )
 def test_bad_input_is_answered_with_the_reason(

@@ -169,7 +169,7 @@ def test_a_platform_in_data_imports_and_runs_nothing(tmp_path: Path, monkeypatch
     ):
         outcome = asked.fetch(name, "p1")
         assert (outcome.error_code, outcome.may_be_retried) == (FetchError.FETCH_ERROR, True)
-        assert outcome.detail == "there is no adapter for this platform; there are: instagram"
+        assert outcome.detail == "there is no adapter for this platform; known platforms are: instagram"
         with pytest.raises(
             ReconcileConfigError, match="there is no adapter .*; registered are: http, simulated"
         ):
@@ -196,7 +196,7 @@ def test_only_adapter_classes_are_registered(thing: Any) -> None:
 def test_adapters_are_made_of_settings_by_registered_name() -> None:
     registry = AdapterRegistry({"moody": Moody})
     registry.register("moody", Moody)  # registering the same class again is no conflict
-    with pytest.raises(ReconcileConfigError, match="there is an adapter named 'moody' already"):
+    with pytest.raises(ReconcileConfigError, match="an adapter named 'moody' is already registered"):
         registry.register("moody", SimulatedAdapter)
     assert ADAPTERS.names == ("http", "simulated")
     asked = PlatformFetcher.from_settings(
@@ -217,7 +217,7 @@ def test_adapters_are_made_of_settings_by_registered_name() -> None:
     [
         ({"base_url": "ftp://localhost/"}, "base_url must be http"),
         ({"base_url": "http:///posts"}, "with a host"),
-        ({"base_url": "http://app:hunter2@localhost/"}, "must not hold credentials"),
+        ({"base_url": "http://app:hunter2@localhost/"}, "must not contain credentials"),
         ({"base_url": "http://localhost/", "token": "hunter2\r\nX-Evil: 1"}, "token must be printable ASCII"),
         ({"base_url": "http://localhost/", "timeout_seconds": 0}, "timeout_seconds must be above 0"),
     ],

@@ -82,7 +82,7 @@ def test_rules_do_not_change() -> None:
             "at most one rule per status",
         ),
         (lambda: TrustRules(overclaim=-0.1), "TrustRules.overclaim must be an int"),  # type: ignore[arg-type]
-        (lambda: TrustRules(start=200), "TrustRules.start must lie between"),
+        (lambda: TrustRules(start=200), "TrustRules.start must be between"),
         (lambda: RetryRule("MATCHED", 1, False, 2), "must be a Status"),  # type: ignore[arg-type]
         (lambda: RetryRule(Status.MATCHED, 1, False, 0), "RetryRule.max_attempts must be an int from 1"),
         (lambda: RetryRule(Status.MATCHED, float("inf"), False, 1), "RetryRule.delay_seconds"),

@@ -59,8 +59,8 @@ def test_a_good_report_is_taken_as_it_is() -> None:
         ("affiliate_id", 7, "affiliate_id must be a text"),
         ("post_id", "x" * 256, "post_id has 256 characters, more than 255"),
         ("post_id", "a\0b", "post_id holds NUL"),
-        ("post_id", "a\ud800b", "post_id holds NUL or half a character"),
-        ("platform", "os.system", "platform is none that is known; there are: instagram, tiktok"),
+        ("post_id", "a\ud800b", "post_id holds NUL or a lone surrogate"),
+        ("platform", "os.system", "platform is not known; known platforms are: instagram, tiktok"),
         (
             "submitted_at",
             "yesterday",
@@ -80,7 +80,7 @@ def test_a_bad_field_is_named_with_the_reason(field: str, value: Any, reason: st
 
 def test_unknown_fields_are_named() -> None:
     with pytest.raises(
-        ReportRefusedError, match="'claimed_likes' is no field of a report; its fields are: affil"
+        ReportRefusedError, match="'claimed_likes' is not a field of a report; its fields are: affil"
     ):
         submitted(claimed_likes=3)
 

@@ -1,1 +1,1 @@
-"""Taking reports in, over HTTP."""
+"""The intake of reports over HTTP."""

@@ -1,7 +1,7 @@
-"""Taking reports in: checked, counted, stored, enqueued, in that order. HTTP is in `http.py`.
+"""The intake of a report: check, rate limit, store, enqueue, in that order. HTTP is in `http.py`.
 
-A report is stored before it is enqueued. If the queue refuses it then, its first attempt is left to the scheduler;
-if the process dies in between, `resume` finds it. What was answered with "accepted" is never lost.
+A report is stored before it is enqueued. If the queue then refuses it, the scheduler makes the first attempt later;
+if the process dies in between, `resume` finds it. A report that was answered with "accepted" is never lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Accepted(NamedTuple):
 
 
 class IntakeDesk:
-    """Thread-safe. `platforms` are those that reports may name; None: any."""
+    """Accepts reports; thread-safe. `platforms` are those that reports may name; None means any."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class IntakeDesk:
             limit = self._rules.intake
             raise IntakeBusyError(
                 "rate_limited",
-                f"an affiliate may hand in {limit.per_minute:g} reports a minute, {limit.burst} at once",
+                f"an affiliate may submit {limit.per_minute:g} reports a minute, in bursts of {limit.burst}",
                 wait,
             )
         accepted = self._store(report, correlation_id, key, now)
@@ -88,14 +88,14 @@ class IntakeDesk:
         return dict(self._queue.snapshot()) if isinstance(self._queue, PriorityDelayQueue) else {}
 
     def _check_queue(self) -> None:
-        """Before anything is stored, so that a flood of reports does not fill the database."""
+        """Refuse a report before anything is stored, so that a flood of reports does not fill the database."""
         queue = self._queue
         if not isinstance(queue, PriorityDelayQueue):
-            return  # a queue outside the process, whose limit is not known here
+            return  # a queue outside the process; its limit is not known here
         state = queue.snapshot()
         if state["shutdown"]:
             raise IntakeBusyError(
-                "shutting_down", "no more reports are taken here: try again", self._busy_seconds
+                "shutting_down", "no more reports are accepted here: try again", self._busy_seconds
             )
         if state["depth"] >= queue.settings.max_in_memory:
             raise IntakeBusyError(
@@ -118,7 +118,7 @@ class IntakeDesk:
                 session.rollback()
                 before = self._found(session, report, key)
                 if before is None:
-                    raise  # not a report that was received before
+                    raise  # not caused by a report that was received before
                 return before
 
     def _found(self, session: Session, report: Submission, key: str | None) -> Accepted | None:
@@ -130,7 +130,7 @@ class IntakeDesk:
             return None
         same = all(
             getattr(row, name) == getattr(report, name) for name in report.__slots__ if name != "submitted_at"
-        )  # without submitted_at, it is the time at which the report was first received
+        )  # the default of submitted_at is the time at which the report was first received
         if not same:
             raise KeyReusedError(
                 f"that key was used before, for report {row.id}, with other content", "Idempotency-Key"
@@ -148,7 +148,7 @@ class IntakeDesk:
                 schedule_attempt(session, accepted.report_id, 1, now)
                 session.commit()
         _log.info(
-            "report %s taken in with priority %s%s",
+            "report %s accepted with priority %s%s",
             accepted.report_id,
             accepted.priority,
             left,

@@ -1,8 +1,8 @@
 """The HTTP intake, as an ASGI app.
 
-POST /reports        202 taken in · 200 taken in before, under the same Idempotency-Key · 400 no JSON object
-                     409 that key was used for another report · 413 too large · 422 a field is wrong, and why
-                     429 the queue is full or the affiliate too fast · 503 the database is away (both: Retry-After)
+POST /reports        202 accepted · 200 accepted before, under the same Idempotency-Key · 400 not a JSON object
+                     409 the key was used for another report · 413 too large · 422 a field is wrong, with the reason
+                     429 the queue is full or the affiliate too fast · 503 database unavailable (both: Retry-After)
 GET /reports/{id}    the report, its attempts and alerts · 404
 GET /health          200, or 503 if the database does not answer
 GET /metrics         for Prometheus
@@ -60,7 +60,7 @@ def create_app(
     max_body_bytes: int = 64 * 1024,
     lifespan: Any = None,
 ) -> Starlette:
-    """The app. It has no authentication: put it behind a proxy that has."""
+    """Return the app. It has no authentication: put it behind a proxy that has."""
     desk = IntakeDesk(session_factory, queue, platforms=platforms, rules=rules, clock=clock)
     intake = _Intake(desk, session_factory, max_body_bytes)
     return Starlette(
@@ -73,7 +73,7 @@ def create_app(
         exception_handlers={
             HTTPException: _http_error,
             StoreUnavailableError: _storage_error,
-            SQLAlchemyError: _storage_error,  # of a caller's own sessions
+            SQLAlchemyError: _storage_error,  # from sessions that the caller made
         },
         lifespan=lifespan,
     )
@@ -127,7 +127,7 @@ class _Intake:
     async def metrics(self, request: Request) -> Response:
         metrics = await run_in_threadpool(exposition)
         if metrics is None:
-            raise HTTPException(501, 'there are no metrics: pip install "conquiet[prometheus]"')
+            raise HTTPException(501, 'metrics are not available: pip install "conquiet[prometheus]"')
         return Response(metrics[0], headers={"Content-Type": metrics[1]})
 
     async def _body(self, request: Request) -> bytes:
@@ -160,7 +160,7 @@ class _Intake:
 
 
 def _shown(row: Any, but: tuple[str, ...]) -> dict[str, Any]:
-    """The columns of a row, times as ISO 8601."""
+    """Return the columns of a row, with times as ISO 8601."""
     values = {column.name: getattr(row, column.name) for column in row.__table__.columns}
     return {
         name: value.isoformat() if hasattr(value, "isoformat") else value
@@ -185,7 +185,9 @@ def _refused(
     RECONCILE_METRICS.received(code)
     headers = {}
     if retry_after is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(retry_after)))  # whole seconds; 0 would mean at once
+        headers["Retry-After"] = str(
+            max(1, math.ceil(retry_after))
+        )  # whole seconds; 0 would mean immediately
     error = {"code": code, "message": message} | ({"field": field} if field else {})
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
@@ -201,7 +203,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _storage_error(request: Request, error: Exception) -> Response:
     _log.error(
-        "the database did not do what the intake asked of it: %s: %s",
+        "the database failed an operation of the intake: %s: %s",
         type(error).__name__,
         redact(str(error)),
         extra={"event": "storage_unavailable", "correlation_id": request.headers.get("X-Correlation-ID")},

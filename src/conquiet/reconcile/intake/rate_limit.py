@@ -1,4 +1,4 @@
-"""How often each affiliate may submit a report."""
+"""The limit on how often each affiliate may submit a report."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_TRACKED = 100_000
 
 
 class RateLimiter:
-    """A token bucket per affiliate: `burst` at once, then `per_minute`. In this process's memory only.
+    """A token bucket per affiliate: `burst` immediately, then `per_minute`. In this process's memory only.
 
-    A bucket is kept as one number: the time at which it will be full again. Whoever's bucket is full needs none, so
-    forgetting it is harmless: past a hundred thousand, whoever was away the longest is forgotten.
+    A bucket is stored as one number: the time at which it will be full again. A full bucket need not be stored, so
+    beyond a hundred thousand buckets the least recently used one is dropped.
     """
 
     def __init__(self, rules: IntakeRules, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -27,7 +27,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait_for(self, affiliate_id: str) -> float:
-        """Take a token and return 0; or return the seconds until there is one."""
+        """Take a token and return 0, or return the seconds until one is available."""
         now = self._clock.monotonic()
         with self._lock:
             full_at = max(now, self._full_at.pop(affiliate_id, now))

@@ -20,7 +20,7 @@ _FIELDS = frozenset((*_NAMES, *_CLAIMS, "submitted_at"))
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A report that keeps the rules."""
+    """A valid report."""
 
     affiliate_id: str
     platform: str
@@ -34,19 +34,19 @@ class Submission:
     def from_payload(
         cls, payload: Mapping[str, Any], now: datetime, platforms: Collection[str] | None = None
     ) -> Submission:
-        """The report in `payload`, received at `now`; or `ReportRefusedError` with the field and the reason.
+        """Return the report in `payload`, received at `now`, or raise `ReportRefusedError` with the field and reason.
 
-        `submitted_at` may be left out: then it is `now`.
+        The default of `submitted_at` is `now`.
         """
         for name in payload:
             if name not in _FIELDS:
                 raise ReportRefusedError(
-                    f"{_named(name)} is no field of a report; its fields are: {', '.join(sorted(_FIELDS))}"
+                    f"{_named(name)} is not a field of a report; its fields are: {', '.join(sorted(_FIELDS))}"
                 )
         affiliate_id, platform, post_id = (checked_name(name, payload.get(name)) for name in _NAMES)
         if platforms is not None and platform not in platforms:
             raise ReportRefusedError(
-                f"platform is none that is known; there are: {', '.join(sorted(platforms))}",
+                f"platform is not known; known platforms are: {', '.join(sorted(platforms))}",
                 "platform",
             )
         views, clicks, conversions = (_checked_claim(name, payload.get(name)) for name in _CLAIMS)
@@ -55,7 +55,7 @@ class Submission:
 
 
 def checked_name(field: str, value: object) -> str:
-    """Text that both databases can hold."""
+    """Return the name if it is text that both databases can store."""
     if value is None:
         raise ReportRefusedError(f"{field} is missing", field)
     if not isinstance(value, str) or not value.strip():
@@ -63,7 +63,7 @@ def checked_name(field: str, value: object) -> str:
     if len(value) > MAX_NAME:
         raise ReportRefusedError(f"{field} has {len(value)} characters, more than {MAX_NAME}", field)
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ReportRefusedError(f"{field} holds NUL or half a character", field)
+        raise ReportRefusedError(f"{field} holds NUL or a lone surrogate", field)
     return value
 
 
@@ -100,7 +100,7 @@ def _checked_time(value: object, now: datetime) -> datetime:
 
 
 def _shown(value: object) -> str:
-    """The value that was found. A text is not shown: it may be a secret, and responses are logged."""
+    """Describe the value. Text is not shown: it may be a secret, and responses are logged."""
     match value:
         case str():
             return f"a text of {len(value)} characters"

@@ -1,1 +1,1 @@
-"""Asking platforms for their numbers."""
+"""Fetches numbers from platforms."""

@@ -1,7 +1,7 @@
-"""Platform adapters: the contract, and the only place they come from.
+"""The contract of platform adapters, and the registry that is their only source.
 
-A name in a report or in a configuration is looked up in a table of classes that code filled; it is never imported,
-resolved or executed. What the table does not have is refused.
+A name in a report or a configuration is looked up in a table of classes that is filled by code; it is never imported,
+resolved or executed. Unknown names are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["AdapterRegistry", "Observation", "PlatformAdapter"]
 
 
 class Observation(NamedTuple):
-    """A platform's numbers. `observed_at` is when it counted them or, if it does not say, when it answered."""
+    """A platform's numbers. `observed_at` is when it counted them or, if it does not tell, when it answered."""
 
     metrics: Metrics
     observed_at: datetime | None = None
@@ -29,7 +29,7 @@ class PlatformAdapter(ABC):
 
     @abstractmethod
     def fetch(self, post_id: str) -> Observation:
-        """The numbers of a post; a post that the platform does not know has none.
+        """Return the numbers of a post. A post that the platform does not know has none.
 
         Raises `PlatformRateLimitError`, `PlatformAuthError`, or `PlatformError` for anything else that prevents it.
         """
@@ -48,17 +48,17 @@ class AdapterRegistry:
         return tuple(sorted(self._classes))
 
     def register(self, name: str, adapter_class: type[PlatformAdapter]) -> None:
-        """Register a class under `name`. The name of a class is refused: nothing is imported by name."""
+        """Register a class under `name`. A string instead of a class is refused: nothing is imported by name."""
         given: object = adapter_class
         if not (isinstance(given, type) and issubclass(given, PlatformAdapter)):
             raise ReconcileConfigError(
                 f"adapter {name!r} must be a subclass of PlatformAdapter, not {adapter_class!r}"
             )
         if self._classes.setdefault(name, adapter_class) is not adapter_class:
-            raise ReconcileConfigError(f"there is an adapter named {name!r} already")
+            raise ReconcileConfigError(f"an adapter named {name!r} is already registered")
 
     def create(self, name: str, settings: Mapping[str, Any]) -> PlatformAdapter:
-        """An adapter of the class registered under `name`."""
+        """Create an adapter of the class registered under `name`."""
         adapter_class = self._classes.get(name)
         if adapter_class is None:
             raise ReconcileConfigError(

@@ -92,7 +92,7 @@ class PlatformFetcher:
         breakers: Breakers = GLOBAL_CIRCUIT_BREAKER,
         clock: Clock = SYSTEM_CLOCK,
     ) -> PlatformFetcher:
-        """From data: `{"instagram": {"adapter": "http", "base_url": …}, …}`; adapters by registered name only."""
+        """Create from settings: `{"instagram": {"adapter": "http", "base_url": …}, …}`; only registered adapters."""
         adapters = {}
         for platform, own in settings.items():
             rest = {name: value for name, value in own.items() if name != "adapter"}
@@ -107,10 +107,10 @@ class PlatformFetcher:
         """Ask the platform for a post, unless its breaker forbids it."""
         adapter = self._adapters.get(platform)
         if adapter is None:
-            # No breaker, so that invented names do not fill the registry.
+            # No breaker is created, so that invented names do not fill the registry.
             known = ", ".join(self.platforms) or "none"
             return self._failed(
-                FetchError.FETCH_ERROR, f"there is no adapter for this platform; there are: {known}"
+                FetchError.FETCH_ERROR, f"there is no adapter for this platform; known platforms are: {known}"
             )
         breaker = self._breakers.for_platform(platform)
         if not breaker.allow():
@@ -138,7 +138,7 @@ class PlatformFetcher:
             return self._failed(FetchError.FETCH_ERROR, str(error))
         except Exception as error:  # noqa: BLE001 - one platform's adapter must not fail the worker
             # A bug in the adapter. For the report it means missing data; it is logged as an error.
-            _log.exception("the adapter of %s raised what adapters may not raise", platform)
+            _log.exception("the adapter of %s raised an exception that adapters must not raise", platform)
             return self._failed(FetchError.FETCH_ERROR, f"the adapter raised {type(error).__qualname__}")
         return FetchOutcome(metrics, observed_at or self._now())
 
@@ -155,11 +155,11 @@ def _check(metrics: Metrics, observed_at: datetime | None) -> None:
     """Check what a user's adapter returns before it reaches the verdict and the database."""
     for name, value in zip(METRIC_NAMES, metrics, strict=True):
         if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
-            raise PlatformError(f"the adapter returned {name} that are no count")
+            raise PlatformError(f"the adapter returned {name} that are not a count")
     if observed_at is None:
         return
     if observed_at.tzinfo is None:
         raise PlatformError("the adapter returned an observed_at without a zone")
     # Times at the ends of the calendar cannot be converted to other zones and are not real observations.
     if not 1 < observed_at.year < 9999:
-        raise PlatformError("the adapter returned an observed_at of a year that is none of ours")
+        raise PlatformError("the adapter returned an observed_at whose year is out of range")

@@ -1,4 +1,4 @@
-"""A platform behind HTTP: one GET per fetch, a limit on time and size, no retries and no redirects.
+"""A platform over HTTP: one GET per fetch, limits on time and size, no retries and no redirects.
 
     GET {base_url}?post_id=…        Authorization: Bearer {token}
     200 {"views": 1200, "clicks": 31, "conversions": null, "observed_at": "2026-01-31T12:00:00Z"}
@@ -50,16 +50,16 @@ class HttpAdapter(PlatformAdapter):
         try:
             url = urlsplit(base_url)
             port = url.port
-            # As browsers do: characters that a request cannot contain are percent-encoded; existing escapes stay.
+            # As in browsers, characters that a request cannot contain are percent-encoded; existing escapes stay.
             path, query = (quote(part, safe="%/?:@!$&'()*+,;=~[]") for part in (url.path, url.query))
-        except (ValueError, TypeError, AttributeError):  # their texts may quote a password
-            raise ReconcileConfigError("base_url is no URL: its host or its port cannot be read") from None
+        except (ValueError, TypeError, AttributeError):  # the message may quote a password
+            raise ReconcileConfigError("base_url is not a URL: its host or port cannot be parsed") from None
         if url.scheme not in ("http", "https") or not url.hostname or impossible_host(url.hostname):
             raise ReconcileConfigError("base_url must be http://… or https://… with a host")
         if url.username is not None or url.password is not None:
-            raise ReconcileConfigError("base_url must not hold credentials: give the token as token=…")
+            raise ReconcileConfigError("base_url must not contain credentials: pass the token as token=…")
         if token is not None and not (token.isascii() and token.isprintable() and token):
-            raise ReconcileConfigError("token must be printable ASCII")  # it is not shown
+            raise ReconcileConfigError("token must be printable ASCII")  # the token is not shown
         if not timeout_seconds > 0:
             raise ReconcileConfigError(f"timeout_seconds must be above 0, not {timeout_seconds!r}")
         self._connection_class = HTTPSConnection if url.scheme == "https" else HTTPConnection
@@ -76,7 +76,7 @@ class HttpAdapter(PlatformAdapter):
         try:
             target = self._target + urlencode({"post_id": post_id})
         except UnicodeEncodeError as error:
-            raise PlatformError("the post_id has half a surrogate pair in it: no platform has it") from error
+            raise PlatformError("the post_id contains a lone surrogate: no platform can have it") from error
         connection = self._connection_class(self._host, self._port, timeout=self._timeout)
         try:
             status, headers, body = self._get(connection, target)
@@ -92,7 +92,7 @@ class HttpAdapter(PlatformAdapter):
             return Observation(Metrics(None, None, None))
         if status == 429:
             raise PlatformRateLimitError(
-                f"{self._host} wants fewer calls", self._retry_after(headers.get("Retry-After"))
+                f"{self._host} limits the rate of calls", self._retry_after(headers.get("Retry-After"))
             )
         if status in (401, 403):
             raise PlatformAuthError(f"{self._host} refused our credentials with {status}: check the token")
@@ -111,7 +111,7 @@ class HttpAdapter(PlatformAdapter):
             overdue.set()
             _shut(line)
 
-        # The timeout of a socket starts again with every byte received.
+        # A socket timeout starts again with every byte received.
         watchdog = threading.Timer(self._timeout, cut)
         watchdog.daemon = True
         watchdog.start()
@@ -135,18 +135,18 @@ class HttpAdapter(PlatformAdapter):
         try:
             answer = decode(body)
         except PayloadError as error:
-            raise PlatformError(f"{self._host} answered with what is no JSON object") from error
+            raise PlatformError(f"{self._host} answered with something other than a JSON object") from error
         for name in METRIC_NAMES:
             value = answer.get(name)
             if value is not None and (type(value) is not int or not 0 <= value <= MAX_CLAIM):
-                raise PlatformError(f"{self._host} answered with {name} that are no count")
+                raise PlatformError(f"{self._host} answered with {name} that are not a count")
         observed_at = answer.get("observed_at")
         if observed_at is not None:
             try:
                 observed_at = datetime.fromisoformat(observed_at)
             except (TypeError, ValueError) as error:
                 raise PlatformError(
-                    f"{self._host} answered with an observed_at that is no ISO 8601 time"
+                    f"{self._host} answered with an observed_at that is not an ISO 8601 time"
                 ) from error
             if observed_at.tzinfo is None:
                 raise PlatformError(f"{self._host} answered with an observed_at without a zone")
@@ -169,5 +169,5 @@ class HttpAdapter(PlatformAdapter):
 def _shut(line: Any) -> None:
     try:
         line.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is closed already
+    except OSError:  # already closed
         pass

@@ -1,4 +1,4 @@
-"""A simulated platform for samples and tests: seeded, with the faults of real ones."""
+"""A simulated platform for samples and tests: seeded, with the faults of real platforms."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["SimulatedAdapter"]
 
 
 class SimulatedAdapter(PlatformAdapter):
-    """What a post has, and which fields it lacks, depends on `seed` and the post alone: asking again, or in another
-    process, brings the same. Failures follow each other as `seed` says, call by call.
+    """The numbers of a post and its missing fields depend only on `seed` and the post: asking again, or in another
+    process, returns the same. `seed` also determines the sequence of failures, call by call.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class SimulatedAdapter(PlatformAdapter):
         if self._latency:
             self._clock.wait(Parker(), self._latency)
         if wait:
-            raise PlatformRateLimitError("the simulated platform has had enough calls this minute", wait)
+            raise PlatformRateLimitError("the simulated platform allows no more calls this minute", wait)
         if fault < self._failure_rate:
             raise PlatformError("the simulated platform is out of order")
         if fault < self._failure_rate + self._auth_error_rate:
-            raise PlatformAuthError("the simulated platform does not know us")
+            raise PlatformAuthError("the simulated platform refuses the credentials")
         return Observation(self._shown(post_id))
 
     def truth(self, post_id: str) -> Metrics:
-        """All three true numbers of a post: what an honest affiliate would claim."""
+        """Return the three true numbers of a post, which an honest affiliate would claim."""
         if self._posts is not None:
             return self._posts.get(post_id, Metrics(None, None, None))
         draw = random.Random(f"{self._seed} {post_id}")
@@ -87,7 +87,7 @@ class SimulatedAdapter(PlatformAdapter):
         )
 
     def _over_the_limit(self) -> float:
-        """Seconds to wait if this call exceeds the limit of its minute."""
+        """Count this call, and return the seconds to wait if it exceeds the limit of its minute."""
         if self._calls_per_minute is None:
             return 0.0
         now = self._clock.time()

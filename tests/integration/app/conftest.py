@@ -1,4 +1,4 @@
-"""An app on every store that lasts."""
+"""An app on every durable store."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def app(dsn: str) -> Iterator[Conquiet]:
 
 @pytest.fixture
 def memory() -> Iterator[Conquiet]:
-    """Where the store does not matter."""
+    """An app in memory, for tests where the store does not matter."""
     with Conquiet("memory://", retry=QUICK) as opened:
         yield opened

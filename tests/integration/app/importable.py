@@ -9,7 +9,7 @@ from pathlib import Path
 from conquiet import Conquiet
 from conquiet.jobs import RetrySchedule
 
-app = Conquiet("memory://")  # the parent's is elsewhere: a child only runs functions
+app = Conquiet("memory://")  # the parent has another one: a child only runs functions
 
 
 @app.task

@@ -1,4 +1,4 @@
-"""Calls queued in real databases: in the caller's transaction, later, on asyncio."""
+"""Calls enqueued in real databases: in the caller's transaction, with a delay, on asyncio."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_call_is_queued_if_the_callers_transaction_commits(app: Conquiet) -> N
     @app.task
     def send(to: str) -> None: ...
 
-    assert app.store.list() == []  # opened, and its tables made
+    assert app.store.list() == []  # opens the store and creates its tables
     with closing(connected(app.dsn)) as connection:
         send.enqueue("ann", connection=connection)
         send.enqueue_many([("bob",), ("cy",)], connection=connection)
@@ -94,7 +94,7 @@ def test_on_asyncio(app: Conquiet) -> None:
             assert (await store.get(jobs[0].id)).state is JobState.READY
             assert (await app.worker().run_async(until_idle=True)).succeeded == 20
 
-    for number in range(2):  # each has a loop, and so a store, of its own
+    for number in range(2):  # each has its own loop, and therefore its own store
         asyncio.run(use(number))
     assert len(set(seen)) == 40
 
@@ -105,7 +105,7 @@ def test_on_asyncio_in_the_callers_transaction(postgres_dsn: str) -> None:
         def send(to: str) -> None: ...
 
         async with app, await psycopg.AsyncConnection.connect(postgres_dsn) as connection:
-            await send.enqueue_async("ann", delay=0)  # makes the tables
+            await send.enqueue_async("ann", delay=0)  # creates the tables
             await send.enqueue_async("bob", connection=connection)
             await connection.rollback()
             await send.enqueue_async("cy", connection=connection)
@@ -123,11 +123,11 @@ def test_in_memory_both_see_the_same_jobs(memory: Conquiet) -> None:
     for _ in range(3):
         asyncio.run(send.enqueue_async("ann"))
     assert len(assert_enqueued(send, "ann")) == 3
-    assert len(memory.stores._async_stores) == 1  # event loops that have ended are not kept
+    assert len(memory.stores._async_stores) == 1  # stores of ended event loops are dropped
 
 
 def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Any) -> None:
-    """Also where it is opened for an event loop."""
+    """Also when it is opened for an event loop."""
     folder = tmp_path / "missing"
     app = Conquiet(f"sqlite:///{folder}/jobs.db")
 

@@ -84,7 +84,7 @@ def test_each_task_is_retried_by_its_own_schedule(memory: Conquiet) -> None:
     memory.drain()
     (job,) = enqueued(late)
     assert (job.state, job.retries) == (JobState.READY, 1)
-    assert (job.retry_at - job.attempts[0].ended_at).total_seconds() > 1  # else one of 10 million runs
+    assert (job.retry_at - job.attempts[0].ended_at).total_seconds() > 1  # fails once in 10 million runs
 
 
 def test_each_task_has_its_own_limit(memory: Conquiet) -> None:
@@ -292,7 +292,7 @@ def test_what_is_left_in_a_queue_that_no_task_uses_any_more_can_be_served(app: C
 
 
 def test_a_coroutine_from_a_plain_function_is_run_too(memory: Conquiet) -> None:
-    """As a decorator that does not know of asyncio makes one; dropped, it would pass for a success."""
+    """A decorator unaware of asyncio returns one; if it were dropped, the call would count as a success."""
     seen: list[str] = []
 
     async def later(name: str) -> None:
@@ -312,7 +312,7 @@ def test_a_coroutine_from_a_plain_function_is_run_too(memory: Conquiet) -> None:
 
 
 def test_a_task_hands_on_in_its_own_transaction(app: Conquiet) -> None:
-    """The next call is queued exactly if this one is acknowledged."""
+    """The next call is enqueued exactly if this one is acknowledged."""
     runs: list[int] = []
 
     @app.task

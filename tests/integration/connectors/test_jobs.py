@@ -1,4 +1,4 @@
-"""Leased jobs through the engine: settled by the document's moves, kept alive meanwhile."""
+"""Leased jobs through the engine: settled as documented, kept alive meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.jobs.gate import Gate
 
 pytestmark = pytest.mark.clause("E-34")
 
-HEARTBEAT = "extended AS"  # in the statement of a heartbeat, and in no other
+HEARTBEAT = "extended AS"  # occurs in the statement of a heartbeat, and in no other
 
 
 def filled(dsn: str, count: int, **options: Any) -> list[str]:
@@ -51,7 +51,7 @@ def test_failures_are_nacked_by_their_category(dsn: str, variant: str) -> None:
     with open_store(dsn) as store:
         assert states(store, ids) == [
             (JobState.SUCCEEDED, 0),
-            (JobState.FAILED, 0),  # not to be tried again
+            (JobState.FAILED, 0),  # not retryable
             (JobState.READY, 1),
         ]
         (attempt,) = store.get(ids[1]).attempts
@@ -75,7 +75,7 @@ def test_a_transaction_longer_than_its_lease_keeps_it(dsn: str, variant: str) ->
     ids = filled(dsn, 3)
     consumer = Consumer(variant, seconds=lambda tx: 0.8 if tx.payload["n"] == 0 else 0.3)
     report = consumer.on_jobs(dsn, policy(batch=3, concurrency=1), lease_ttl=0.3)
-    assert (report.succeeded, report.unsettled) == (3, 0)  # those that waited were kept alive too
+    assert (report.succeeded, report.unsettled) == (3, 0)  # the waiting ones were kept alive too
     with open_store(dsn) as store:
         assert [[a.outcome for a in store.get(i).attempts] for i in ids] == [["succeeded"]] * 3
 

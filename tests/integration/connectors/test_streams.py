@@ -96,7 +96,7 @@ def test_an_acknowledgement_that_fails_ends_the_loop_and_is_reported(
 
     def process(tx: Transaction) -> None:
         if tx.payload["n"] == 0:
-            with connect(redis_url) as redis:  # the type of the key is wrong from here on
+            with connect(redis_url) as redis:  # from here on the key has the wrong type
                 redis.delete(config.stream_key)
                 redis.set(config.stream_key, "not a stream")
 

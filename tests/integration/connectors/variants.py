@@ -34,12 +34,12 @@ def policy(batch: int = 10, concurrency: int = 4, **loop: Any) -> ConsumerPolicy
 
 
 def nothing(*args: Any) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @dataclass
 class Consumer:
-    """What the task does with a transaction; `seconds(tx)` is how long `process` takes before that."""
+    """What the task does with a transaction; `process` takes `seconds(tx)` before that."""
 
     variant: str
     process: Callable[[Transaction], Any] = nothing

@@ -1,4 +1,4 @@
-"""However the process that owns servers ends, nothing of them is left: no process, no folder, no memory."""
+"""However the process that owns servers ends, nothing is left of them: no process, no folder, no memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ signal.pause()
 def owner(
     base: Path, what: str, interpreter: tuple[str, ...] = (sys.executable,), **options: object
 ) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that owns both servers, in a process group of its own, as `make` would have it."""
+    """A Python process that owns both servers, in its own process group, as under `make`."""
     process = subprocess.Popen(
         [*interpreter, "-W", "error::ResourceWarning", "-c", OWNER, str(base), what],
         stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ def wait_until(what: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def assert_nothing_is_left(base: Path) -> None:
-    wait_until(lambda: not list(base.iterdir()))  # the last thing to go
+    wait_until(lambda: not list(base.iterdir()))  # removed last
     assert not here(base)
     wait_until(lambda: not guardians(base))
 
@@ -145,7 +145,7 @@ def test_killing_the_whole_group_does_not_reach_the_guardians(tmp_path: Path) ->
 
 
 def test_there_is_no_moment_in_which_a_kill_leaves_something(tmp_path: Path) -> None:
-    """Killed at many moments of the start, initdb and its named shared memory included (about 0.7 s)."""
+    """Killed at many moments of the start, including initdb and its named shared memory (about 0.7 s)."""
     named_memory = set(glob.glob("/dev/shm/PostgreSQL.*"))
     for moment in range(10):
         base = tmp_path / str(moment)
@@ -177,7 +177,7 @@ def test_a_server_whose_guardian_was_killed_is_not_started_again(tmp_path: Path)
 
 
 def test_processes_are_found_without_proc_too(tmp_path: Path) -> None:
-    with owner(tmp_path, "paused") as process:  # so that PostgreSQL starts no other in between
+    with owner(tmp_path, "paused") as process:  # so that PostgreSQL starts no other process in between
         assert process.stdout is not None
         redis, postgres = json.loads(process.stdout.readline())["pids"]
         by_ps = guardian._processes_by_ps(redis) | guardian._processes_by_ps(postgres)
@@ -188,7 +188,7 @@ def test_processes_are_found_without_proc_too(tmp_path: Path) -> None:
 def other_account() -> tuple[int, tuple[str, ...], dict[str, str]]:
     """(uid, command, environment) of an interpreter that runs this project as a user other than root.
 
-    That is `nobody`, if root has an interpreter which `nobody` can run, and otherwise whoever we are.
+    The user is `nobody` if root has an interpreter that `nobody` can run, otherwise the current user.
     """
     nobody = 65534
     packages = sysconfig.get_path("purelib")

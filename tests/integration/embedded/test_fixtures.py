@@ -1,4 +1,4 @@
-"""Each test gets servers as if they were its own."""
+"""Each test gets servers as if it had its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Spark session on the Java of the wheel, with every other Java out of sight."""
+"""A real Spark session on the Java of the wheel, with every other Java hidden."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import conquiet
 
 SOURCE = str(Path(conquiet.__file__).parents[1])
-# What Spark's own scripts call; no Java among them.
+# The programs that Spark's scripts call; no Java among them.
 TOOLS = ("bash", "sh", "env", "dirname", "basename", "ps", "uname", "cat", "sed", "grep", "tr", "mkdir", "rm", "ln", "readlink", "nice")  # fmt: skip
 
 SCRIPT = """

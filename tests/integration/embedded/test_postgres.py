@@ -1,4 +1,4 @@
-"""A real private PostgreSQL, as root and as anybody else."""
+"""A real private PostgreSQL, as root and as another user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shared() -> Iterator[PostgresServer]:
 
 
 def segment_of(private: PostgresServer) -> str:
-    """The number of the System V segment this server holds."""
+    """The id of the System V segment that this server holds."""
     return (private.folder / "data" / "postmaster.pid").read_text().split("\n")[6].split()[1]
 
 
@@ -51,7 +51,7 @@ def test_a_committed_row_survives_kill_9(binary: ServerBinary, tmp_path: Path) -
         open_one.execute("INSERT INTO kept VALUES (0)")  # never committed
         assert private.pid in processes(private)
         assert open_one.info.backend_pid in processes(private)
-        # Named shared memory would outlive the kill, and nobody would know its name any more.
+        # Named shared memory would outlive the kill, and its name would be lost.
         assert "/dev/shm/" not in Path(f"/proc/{private.pid}/maps").read_text()
         private.kill()
         assert not processes(private)
@@ -87,7 +87,7 @@ def test_a_start_waits_for_the_last_process_on_the_old_memory(shared: PostgresSe
 
 
 def test_a_busy_backend_does_not_outlive_its_killed_server(shared: PostgresServer) -> None:
-    """Left alone it would never notice, hold the shared memory, and so refuse the next start."""
+    """Otherwise it would never notice, keep the shared memory, and so prevent the next start."""
     busy = psycopg.connect(shared.dsn, autocommit=True)
     failures: list[Exception] = []
 
@@ -152,7 +152,7 @@ def test_databases_come_and_go(shared: PostgresServer) -> None:
     copy = shared.create_database("copy", template='odd "name"/%')
     client = psycopg.connect(copy)
     assert client.execute("SELECT count(*) FROM seed").fetchone() == (0,)
-    shared.drop_database("copy")  # the client that is still there does not keep it alive
+    shared.drop_database("copy")  # the open client does not prevent it
     shared.drop_database("copy")
     client.close()
     shared.drop_database('odd "name"/%')
@@ -234,7 +234,7 @@ def test_without_user_namespaces_root_takes_another_account(
 def test_if_no_account_will_do_the_reasons_are_told(
     shared: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # no unshare, and tmp_path is closed to everybody else
+    monkeypatch.setenv("PATH", str(tmp_path))  # no unshare, and no other user can enter tmp_path
     private = PostgresServer(binary=shared.binary, base_folder=tmp_path)
     if ROOT:
         reasons = (

@@ -1,4 +1,4 @@
-"""A real private Redis or Valkey: every binary this machine has is put through the same."""
+"""A real private Redis or Valkey: every binary on this machine runs the same tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_runs_alone_on_loopback_and_leaves_nothing(binary: ServerBinary, tmp_
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    private.close()  # once more does no harm
+    private.close()  # a second close does no harm
 
 
 def test_what_was_fsynced_survives_kill_9(binary: ServerBinary) -> None:
@@ -84,7 +84,7 @@ def test_paused_it_answers_nothing_and_resumed_everything(binary: ServerBinary) 
         private.resume()
         assert c.get("before") == "1"
         private.pause()
-        private.restart()  # also out of a pause
+        private.restart()  # also while paused
         assert c.get("before") == "1"
 
 

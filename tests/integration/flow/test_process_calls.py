@@ -1,4 +1,4 @@
-"""Calls in real child processes: answered, failed, killed, died."""
+"""Calls in real child processes that answer, fail, are killed, or die."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SRC = Path(__file__).parents[3] / "src"
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of the user's, importable here and so in the children."""
+    """A user's module, importable here and therefore in the children."""
     (tmp_path / "their_work.py").write_text(
         textwrap.dedent("""
         import os, subprocess, sys, time

@@ -1,4 +1,4 @@
-"""Workers beside a test, and waiting for what they do."""
+"""Workers that run beside a test, and waiting for what they do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], seconds: float = 20.0) -> T:
-    """What `condition` gives, as soon as that is true."""
+    """The result of `condition`, as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not so after {seconds:g} s: {value!r}"
@@ -23,7 +23,7 @@ def until(condition: Callable[[], T], seconds: float = 20.0) -> T:
 
 
 class Running:
-    """`worker.run()` on a thread of its own."""
+    """`worker.run()` on its own thread."""
 
     def __init__(self, worker: JobWorker) -> None:
         self.worker = worker
@@ -42,7 +42,7 @@ class Running:
         return not self._thread.is_alive()
 
     def end(self, seconds: float = 20.0) -> WorkerCounts:
-        """Wait for its end; what it counted, or what it raised."""
+        """Wait for its end; returns its counts, or raises its error."""
         self._thread.join(seconds)
         assert self.ended, f"it still runs after {seconds:g} s"
         if self._error is not None:

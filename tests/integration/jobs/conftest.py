@@ -26,7 +26,7 @@ def jobs_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def clean_postgres(jobs_database: str) -> str:
-    """One database for all tests, because making one takes longer than most of them; emptied, and left by all."""
+    """One database for all tests, because creating one takes longer than most of them; empty and without clients."""
     with psycopg.connect(jobs_database, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -65,7 +65,7 @@ def durable(durable_dsn: str) -> Iterator[JobStore]:
 
 @pytest.fixture(params=["sqlite-thread", "postgresql-async", "sqlite-process"])
 def placed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[JobStore, str]]:
-    """A durable store and an isolation, where all pairs of them would tell no more and take their time."""
+    """Pairs of a durable store and an isolation; testing all pairs would show no more and take longer."""
     name, isolation = str(request.param).split("-")
     dsn = (
         request.getfixturevalue("clean_postgres") if name == "postgresql" else f"sqlite:///{tmp_path}/jobs.db"
@@ -76,13 +76,13 @@ def placed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job
 
 @pytest.fixture
 def memory() -> Iterator[JobStore]:
-    """Where the store does not matter."""
+    """For tests where the store does not matter."""
     with open_store("memory://", retry=QUICK) as opened:
         yield opened
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[[JobWorker], Running]]:
-    """Run a worker beside the test; it is stopped at the end, at once if it must be."""
+    """Run a worker beside the test; it is stopped at the end, with a second stop() if necessary."""
     with ExitStack() as stack:
         yield lambda worker: stack.enter_context(Running(worker))

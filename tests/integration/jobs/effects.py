@@ -1,4 +1,4 @@
-"""Effects in the store's own database, made through the handler's connection, and looked at from outside."""
+"""Effects in the store's own database, made through the handler's connection, and read from outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Handler = Callable[..., Any]
 
 
 class Effects:
-    """A table of numbers. It has no key: a second effect of one job shows."""
+    """A table of numbers. It has no key, so that a second effect of one job shows."""
 
     def __init__(self, store: JobStore) -> None:
         self._dsn = store.dsn
@@ -38,7 +38,7 @@ class Effects:
         return sorted(n for (n,) in self.execute("SELECT n FROM effects"))
 
     def left_open(self) -> int:
-        """Transactions that somebody has begun and not ended. (On SQLite one would keep the write lock.)"""
+        """The number of open transactions. (On SQLite one would hold the write lock.)"""
         if not self._postgres:
             self.execute("BEGIN IMMEDIATE")
             return 0
@@ -61,7 +61,7 @@ async def insert_async(job: Job, context: JobContext) -> None:
 def handler_in(
     isolation: str, after: Callable[[Job, JobContext], Any] = lambda job, context: None
 ) -> Handler:
-    """A handler that makes its effect, and then does `after` (on a thread of its own, for asyncio)."""
+    """A handler that makes its effect, and then calls `after` (for asyncio on another thread)."""
 
     def handle(job: Job, context: JobContext) -> None:
         insert(job, context)

@@ -1,4 +1,4 @@
-"""A proxy in front of PostgreSQL that strikes at one statement: loses it, or loses the answer to it."""
+"""A proxy in front of PostgreSQL that cuts one statement: it loses the statement, or its answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conquiet.verify.proxy import PostgresFraming, Proxy
 
 
 class Gate(Proxy):
-    """Passes everything on; the first statement with `text` in it is lost on its way, or its answer is.
+    """Forwards everything; the first statement that contains `text` is lost on its way, or its answer is.
 
     Either way the connection is cut, and the client cannot know which it was.
     """

@@ -1,6 +1,6 @@
-"""Handlers at the top level of a module, as child processes need them, and their twins for asyncio.
+"""Handlers at the top level of a module, as child processes need them, and their counterparts for asyncio.
 
-What they do they note in the file that the job names: a line each, with the process and the lease's version.
+They record what they do in the file that the job names: a line each, with the process and the lease's version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def note(job: Job, word: str) -> None:
 
 
 def notes(path: Path) -> list[tuple[str, int, int]]:
-    """What was noted: word, process, version."""
+    """The recorded lines: word, process, version."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [(word, int(pid), int(version)) for word, pid, version in map(str.split, lines)]
 
@@ -54,7 +54,7 @@ TEXTS = ("plain", "a\0b", "half a pair: \ud83d", "quote ' \" \\ % {} %s", "", "l
 
 
 def fail(job: Job) -> None:
-    """Raise with one of those texts: not all of them could travel in a payload."""
+    """Raise with one of those texts: not all of them could be in a payload."""
     raise ValueError(TEXTS[job.payload["text"]])
 
 
@@ -63,7 +63,7 @@ async def fail_async(job: Job) -> None:
 
 
 def tell(job: Job) -> None:
-    """Fail once; then write down the job as it was given."""
+    """Fail once; then write down the job as the handler got it."""
     if job.retries == 0:
         raise ValueError("once")
     Path(job.payload["notes"]).write_text(json.dumps(job.plain()))

@@ -1,4 +1,4 @@
-"""Processes of the tests' own, which can be stopped and killed: they run what `programs.py` says."""
+"""Test processes that can be stopped and killed: they run the programs of `programs.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Program:
-    """A program in progress; none outlives its block."""
+    """A running program. It does not outlive its block."""
 
     def __init__(self, name: str, **arguments: Any) -> None:
         self._process = subprocess.Popen(
@@ -36,7 +36,7 @@ class Program:
         return self._process.pid
 
     def tell(self) -> None:
-        """A line on its standard input."""
+        """Write a line to its standard input."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -45,7 +45,7 @@ class Program:
         self._process.send_signal(number)
 
     def pause(self, is_fit: Callable[[], bool]) -> None:
-        """SIGSTOP at a moment that is `is_fit`: not, say, while it holds a lock that others need."""
+        """SIGSTOP at a moment when `is_fit` is true: for example not while it holds a lock that others need."""
         while True:
             self.send(signal.SIGSTOP)
             while _state(self.pid) != "T":
@@ -56,12 +56,12 @@ class Program:
             time.sleep(0.01)
 
     def kill(self) -> str:
-        """SIGKILL; what it said last on its error output."""
+        """SIGKILL; returns its last error output."""
         self._process.kill()
         return "" if self._process.stderr.closed else self._process.communicate()[1]
 
     def end(self, seconds: float = 20.0) -> tuple[int, str, str]:
-        """Wait for its end: its status, what else it said, and its error output."""
+        """Wait for its end; returns its status, the rest of its output, and its error output."""
         out, error = self._process.communicate(timeout=seconds)
         return self._process.returncode, out, error
 

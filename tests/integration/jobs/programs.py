@@ -1,4 +1,4 @@
-"""Workers and producers in processes of their own: python -m tests.integration.jobs.programs NAME '{…}'"""
+"""Workers and producers in their own processes: python -m tests.integration.jobs.programs NAME '{…}'"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-# work: a worker until SIGTERM; it says its counts in the end, and its log goes to standard error
+# work: a worker until SIGTERM; it prints its counts at the end, and its log goes to standard error
 
 
 def work(dsn: str, handler: str, isolation: str = "thread", **settings: Any) -> None:
@@ -41,7 +41,7 @@ def die(job: Job) -> None:
 
 
 def fenced(job: Job, context: JobContext) -> None:
-    """An effect elsewhere: a file that keeps the highest version that has written it."""
+    """An effect outside the store: a file that keeps the highest version that has written it."""
     note(job, "begin")
     while not Path(job.payload["go"]).exists():
         time.sleep(0.01)
@@ -52,7 +52,7 @@ def fenced(job: Job, context: JobContext) -> None:
 
 
 def effect(job: Job, context: JobContext) -> None:
-    """An effect in the store's database, and then a long time until the handler ends."""
+    """An effect in the store's database, followed by a long delay before the handler ends."""
     context.connection.execute(f"INSERT INTO effects VALUES ({job.payload['n']})")
     note(job, "begin")
     time.sleep(job.payload["seconds"])
@@ -74,7 +74,7 @@ HANDLERS: dict[str, dict[str, Any]] = {
 }
 
 
-# produce: a job for every line it is given, with the time at which it was enqueued
+# produce: enqueue a job for every input line, and print the time
 
 
 def produce(dsn: str) -> None:

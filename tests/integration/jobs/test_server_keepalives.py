@@ -1,4 +1,4 @@
-"""A worker whose machine is gone must not keep its rows locked for as long as TCP would have it."""
+"""A worker whose machine is gone must not keep its rows locked for as long as TCP allows by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that need a process of their own: what they import, or register, is done once in a process."""
+"""Programs that need their own process, because they import or register something once per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run_program(*arguments: str) -> list[str]:
-    """Run one of the programs below to its end; the lines it said."""
+    """Run one of the programs below to its end; returns the lines it printed."""
     command = [sys.executable, "-m", "tests.integration.local.programs", *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -43,7 +43,7 @@ def unmeasured(obstacle: str) -> None:
 
 
 def together() -> None:
-    """Many threads make the first queue, worker and breaker of the process."""
+    """Many threads create the first queue, worker and breaker of the process."""
     said: list[str] = []
 
     class Said(logging.Handler):
@@ -70,7 +70,7 @@ def together() -> None:
 
 
 def imported() -> None:
-    """What importing the room brings along."""
+    """The modules that importing the room loads."""
     import conquiet.local  # noqa: F401
 
     heavy = {

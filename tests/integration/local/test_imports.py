@@ -7,7 +7,7 @@ from tests.integration.local.programs import run_program
 def test_the_room_brings_no_client_along() -> None:
     assert set(run_program("imported")[0].split()) <= {
         "asyncio.events"
-    }  # the effect core knows asyncio's exceptions
+    }  # the effect core needs asyncio's exceptions
 
 
 def test_the_public_names_are_there() -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics: in the default registry, and never in the way."""
+"""Prometheus metrics: in the default registry, and never a cause of failure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def queue(clock: ManualClock) -> Iterator[PriorityDelayQueue]:
-    gc.collect()  # the queues of other tests, if they are garbage, count no more
+    gc.collect()  # queues of other tests that are garbage must not count
     queue = PriorityDelayQueue(clock=clock)
     yield queue
     queue.purge()
@@ -161,7 +161,7 @@ def test_the_state_of_each_platforms_breaker(clock: ManualClock) -> None:
     breaker.record_failure()
     assert state() == 2
     clock.advance(300)
-    assert state() == 1  # also when nobody has called since
+    assert state() == 1  # also without a call since then
     assert breaker.allow()
     breaker.record_success()
     assert state() == 0

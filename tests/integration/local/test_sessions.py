@@ -26,7 +26,7 @@ class Done(Base):
 
 
 class NotedSession(Session):
-    """Notes what becomes of it."""
+    """Records what is done with it."""
 
     made: list[NotedSession]
 
@@ -56,7 +56,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     else:
         dsn = str(request.getfixturevalue("postgres_dsn"))
         url = dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-    # Three connections and no more: a session that is not closed keeps one, and the next job finds none.
+    # Only three connections: a session that is not closed keeps one, and the next job finds none.
     engine = create_engine(url, pool_size=3, max_overflow=0, pool_timeout=5)
     Base.metadata.create_all(engine)
     yield engine
@@ -97,7 +97,7 @@ def write(job: int, session: NotedSession) -> None:
 
 
 def expect(engine: Engine, threads: set[str]) -> None:
-    assert stored(engine) == list(range(0, JOBS, 4))  # rolled back, or never committed: not there
+    assert stored(engine) == list(range(0, JOBS, 4))  # the others were rolled back or never committed
     assert len(LAST_EXCEPTIONS) == JOBS // 2
     assert len(NotedSession.made) == JOBS  # one each
     endings = sorted(tuple(session.calls) for session in NotedSession.made)
@@ -124,7 +124,7 @@ def test_in_a_pool_no_two_jobs_share_a_session(engine: Engine, sessions: session
     in_use: set[int] = set()
     shared: list[int] = []
     lock = threading.Lock()
-    writing = threading.Lock()  # SQLite has one writer, and the point here is the sessions
+    writing = threading.Lock()  # SQLite has one writer, and this test is about sessions
 
     def handler(job: int, session: NotedSession) -> None:
         with lock:
@@ -139,9 +139,7 @@ def test_in_a_pool_no_two_jobs_share_a_session(engine: Engine, sessions: session
                 try:
                     write(job, session)
                 finally:
-                    Session.rollback(
-                        session
-                    )  # what is not committed by now never will be: let the next write
+                    Session.rollback(session)  # end the transaction, so that the next job can write
         finally:
             with lock:
                 in_use.discard(id(session))
@@ -186,7 +184,7 @@ def test_the_jobs_own_error_is_told_when_cleaning_up_fails_too(caplog: pytest.Lo
     assert [(entry["type"], entry["error"]) for entry in LAST_EXCEPTIONS] == [
         ("ValueError", "the cause"),
         ("ConnectionError", "no close"),  # the job was done, and its session could not be closed
-        ("StopIteration", ""),  # no session was to be had
+        ("StopIteration", ""),  # no session could be made
     ]
     assert [session.calls for session in sessions] == [["rollback", "close"], ["close"]]
     assert "its session was not rolled back: ConnectionError: no rollback" in caplog.text

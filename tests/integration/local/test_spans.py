@@ -24,7 +24,7 @@ class Job:
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # A process's own provider can be set only once; the tests need one each.
+    # A process can set its global provider only once; each test needs its own.
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     yield exporter
     provider.shutdown()
@@ -57,7 +57,7 @@ def test_each_job_has_a_span_with_its_correlation_id(exporter: InMemorySpanExpor
         "conquiet.seq": 0,
     }
     assert "conquiet.correlation_id" not in (second.attributes or {})
-    # What the handler begins is inside it, and one job's span is not inside another's.
+    # Spans that the handler starts are inside it, and one job's span is not inside another's.
     assert [span.parent and span.parent.span_id for span in spans] == [
         first.context.span_id,
         None,

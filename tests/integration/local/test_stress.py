@@ -1,4 +1,4 @@
-"""Many producers and consumers on the real clock: everything once, and nobody left asleep."""
+"""Many producers and consumers on the real clock: every item once, and no thread left asleep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = ("high", "normal", "low")
 
 @pytest.fixture(autouse=True)
 def _restless() -> Iterator[None]:
-    """Threads change places as often as they can."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -44,7 +44,7 @@ def join(threads: list[threading.Thread], seconds: float = 60.0) -> None:
 @pytest.mark.clause("W-06", "W-07")
 @pytest.mark.campaign
 def test_everything_is_delivered_once_and_every_wait_ends() -> None:
-    """Eight producers, eight consumers without time limits: one lost wake-up and the last item is never taken."""
+    """Eight producers, eight consumers without time limits: after one lost wake-up the last item is never taken."""
     queue = PriorityDelayQueue(LARGE)
     each = campaign_size(20_000)
     taken: list[list[int]] = [[] for _ in range(8)]
@@ -69,9 +69,9 @@ def test_everything_is_delivered_once_and_every_wait_ends() -> None:
 @pytest.mark.clause("W-02", "W-06")
 @pytest.mark.campaign
 def test_no_wake_up_is_lost_while_waiters_come_and_go() -> None:
-    """One item at a time, and the next only when it was taken: nothing that comes later can repair a lost wake-up.
+    """One item at a time, and the next only when it was taken: nothing later can repair a lost wake-up.
 
-    Some of those that wait give up after a moment, so that the one who keeps the time is often gone.
+    Some waiters give up after a moment, so that the one that watches the time is often gone.
     """
     queue = PriorityDelayQueue(LARGE)
     rounds = campaign_size(20_000)
@@ -117,14 +117,14 @@ def test_no_wake_up_is_lost_while_waiters_come_and_go() -> None:
 
 @pytest.mark.clause("W-06")
 def test_a_waiting_queue_takes_no_time() -> None:
-    """Waiting, for an item and for a time, is sleeping: not looking again and again."""
+    """Waiting, for an item or for a time, is sleeping, not polling."""
     queue = PriorityDelayQueue()
     queue.enqueue("far away", delay_seconds=3600)
     threads = start(*[lambda: queue.dequeue(timeout=1.0)] * 8)
     before = time.thread_time(), time.process_time()
     join(threads, 30)
     mine = time.thread_time() - before[0]
-    assert time.process_time() - before[1] - mine < 0.2  # of 8 seconds that they waited
+    assert time.process_time() - before[1] - mine < 0.2  # of 8 seconds of waiting
 
 
 @pytest.mark.clause("W-06")
@@ -137,4 +137,4 @@ def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
         assert queue.dequeue() is not None
         late.append(time.monotonic() - begun - 0.02)
     assert min(late) >= 0
-    assert sorted(late)[10] < 0.25  # half of the time as punctual as a busy machine allows
+    assert sorted(late)[10] < 0.25  # half of them as punctual as a busy machine allows

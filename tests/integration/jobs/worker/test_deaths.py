@@ -1,4 +1,4 @@
-"""Workers that are killed, or stand still for longer than their lease."""
+"""Workers that are killed, or paused for longer than their lease."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_worker_paused_past_its_lease_cannot_commit_when_it_wakes(
 
 
 def is_free(store: JobStore) -> bool:
-    """Whether nobody holds SQLite's write lock: whoever is paused with it keeps all others out."""
+    """Whether SQLite's write lock is free: a process paused with it would block all others."""
     if store.capabilities.name != "sqlite":
         return True
     connection = sqlite3.connect(store.dsn.removeprefix("sqlite:///"), isolation_level=None, timeout=0)
@@ -112,7 +112,7 @@ def test_a_job_that_kills_its_worker_every_time_is_failed_in_the_end(
         other = store.enqueue("q", {"notes": str(tmp_path / "other"), "seconds": 0})
         with Program("work", dsn=durable_dsn, **(work | {"handler": "linger"})):
             failed = until(lambda: (found := store.get(job.id)).state is JobState.FAILED and found)
-            until(lambda: store.get(other.id).state is JobState.SUCCEEDED)  # and it serves on
+            until(lambda: store.get(other.id).state is JobState.SUCCEEDED)  # and it keeps serving
         assert words(tmp_path / "notes") == ["begin"] * 3
         assert failed.error == "its lease expired 3 times: its worker died or lost the store each time"
         assert [a.outcome for a in failed.attempts] == ["lease expired"] * 3

@@ -1,4 +1,4 @@
-"""What a handler may be, what it is given, and what it leaves behind."""
+"""What a handler may be, what it gets, and what it leaves behind."""
 
 from __future__ import annotations
 

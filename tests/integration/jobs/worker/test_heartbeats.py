@@ -1,4 +1,4 @@
-"""Leases kept alive while a worker holds them, and no longer; seen in the store."""
+"""Leases are kept alive while a worker holds them, and no longer; observed in the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Start = Callable[[JobWorker], Running]
 
 
 def expiries(store: JobStore, job_id: str, seconds: float) -> list[float]:
-    """The different times at which the job's lease would expire, as seen over so many seconds."""
+    """The different expiry times of the job's lease, observed over this many seconds."""
     seen: dict[float, None] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -35,9 +35,9 @@ def test_heartbeats_come_every_third_of_the_lease_and_end_with_the_job(store: Jo
     until(lambda: store.get(job.id).state is JobState.IN_FLIGHT)
     seen = expiries(store, job.id, 6 * ttl / 3)
     gaps = [after - before for before, after in pairwise(seen)]
-    assert 3 <= len(gaps) <= 7  # 6, on a machine that is not busy
+    assert 3 <= len(gaps) <= 7  # 6 on an idle machine
     assert sorted(gaps)[len(gaps) // 2] == pytest.approx(ttl / 3, rel=0.25)
-    assert min(gaps) > 0  # never earlier than before
+    assert min(gaps) > 0  # always later than before
     assert store.get(job.id).lease.ttl == ttl
     go_on.set()
     until(lambda: store.get(job.id).state is JobState.SUCCEEDED)
@@ -46,7 +46,7 @@ def test_heartbeats_come_every_third_of_the_lease_and_end_with_the_job(store: Jo
 
 @pytest.mark.clause("J-16")
 def test_heartbeats_end_when_the_job_is_cut_off(store: JobStore, start: Start) -> None:
-    """A thread that the worker leaves behind keeps its lease no longer than it lasts."""
+    """A thread that the worker abandons keeps its lease only until it expires."""
     ttl, go_on = 0.4, threading.Event()
     job = store.enqueue("q", {})
     running = start(JobWorker(store, lambda job: go_on.wait(30), queues="q", lease_ttl=ttl))
@@ -76,7 +76,7 @@ def test_jobs_claimed_ahead_are_kept_alive_too(store: JobStore, start: Start) ->
     running = start(JobWorker(store, handle, queues="q", concurrency=1, prefetch=5, lease_ttl=ttl))
     until(lambda: store.stats("q")["q"].in_flight == 6)
     while len(handled) < 6:
-        assert store.claim("q", limit=10) == []  # a rival, who would get whatever lapses
+        assert store.claim("q", limit=10) == []  # a rival, which would get any job whose lease expires
         time.sleep(0.01)
     until(lambda: store.stats("q")["q"].succeeded == 6)
     assert handled == list(range(6))
@@ -87,7 +87,7 @@ def test_jobs_claimed_ahead_are_kept_alive_too(store: JobStore, start: Start) ->
 
 @pytest.mark.clause("J-15")
 def test_the_lease_time_is_the_workers_own(store: JobStore, start: Start) -> None:
-    """Five seconds where nothing is said."""
+    """The default is five seconds."""
     seen: dict[str, float] = {}
 
     def handle(job: Job) -> None:
@@ -106,7 +106,7 @@ def test_the_lease_time_is_the_workers_own(store: JobStore, start: Start) -> Non
 def test_a_lost_lease_is_told_to_the_handler_and_its_result_discarded(
     store: JobStore, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody ends the lease behind its back; the next claim, the same worker's, is another lease."""
+    """The test ends the lease in the store; the next claim, by the same worker, is another lease."""
     entered, told = threading.Event(), threading.Event()
     contexts: list[JobContext] = []
 

@@ -1,4 +1,4 @@
-"""Handlers that raise what is no Exception: nothing is lost, nothing hangs, and who asked to end is heard."""
+"""Handlers that raise a BaseException: nothing is lost, nothing hangs, and a request to end is followed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker
 from tests.integration.jobs.background import Running, until
 
 Start = Callable[[JobWorker], Running]
-# What becomes of the job: a failure, bounded like any other; or, as when Ctrl-C strikes there, given back.
+# The job's outcome: a failure, with bounded retries like any other; or, as at Ctrl-C, given back.
 ENDS = {SystemExit: "failed", KeyboardInterrupt: "released"}
 
 
@@ -22,7 +22,7 @@ ENDS = {SystemExit: "failed", KeyboardInterrupt: "released"}
 def test_a_handler_that_ends_the_program_ends_the_worker_in_order(
     store: JobStore, start: Start, error: type[BaseException], isolation: str
 ) -> None:
-    """What runs is finished, what has not begun is given back, and run() raises it."""
+    """Running jobs are finished, jobs not yet begun are given back, and run() raises the error."""
     both = threading.Barrier(2)
 
     def handle(job: Job) -> None:
@@ -70,7 +70,7 @@ def test_in_a_process_it_is_only_a_failure(memory: JobStore) -> None:
 
 @pytest.mark.parametrize("isolation", ["thread", "async"])
 def test_a_cancellation_that_nobody_asked_for_is_a_failure(memory: JobStore, isolation: str) -> None:
-    """A handler that lets out the cancellation of something it awaited: more often than there are places."""
+    """A handler lets the cancellation of something it awaited escape, more often than there are slots."""
 
     async def handle_async(job: Job) -> None:
         if job.payload["cancelled"]:
@@ -93,7 +93,7 @@ def test_a_cancellation_that_nobody_asked_for_is_a_failure(memory: JobStore, iso
 
 
 def test_cancelling_run_async_drains(memory: JobStore) -> None:
-    """The task that runs the worker is cancelled: what runs is finished, what has not begun is given back."""
+    """The task that runs the worker is cancelled: running jobs are finished, jobs not yet begun are given back."""
     told: list[Any] = []
 
     async def handle(job: Job, context: JobContext) -> None:

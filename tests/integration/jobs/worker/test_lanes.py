@@ -1,4 +1,4 @@
-"""Queues with places of their own, and what a worker asks about each job: its time limit, its delays, no retry."""
+"""Queues with slots of their own, and settings per job: its time limit, its delays, no retry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[[JobWorker], Running]
 
 
 class Crowd:
-    """A handler that notes how many of each queue are inside at once, and lets nobody out before it is told."""
+    """A handler that counts how many jobs of each queue are inside together, and keeps them there until released."""
 
     def __init__(self) -> None:
         self.inside: dict[str, int] = {}
@@ -63,7 +63,7 @@ def test_a_queue_with_a_number_has_so_many_places_and_the_others_share(store: Jo
 
 
 def test_until_idle_goes_on_while_one_lane_brings_work_to_another(store: JobStore) -> None:
-    """b has nothing to do at first, and a brings it work last; then back again."""
+    """b has nothing to do until the last job of a gives it work; then the other way round."""
 
     def hand_on(job: Job) -> None:
         if job.payload["n"]:
@@ -174,7 +174,7 @@ def test_delays_for_each_job(memory: JobStore) -> None:
         left = memory.get(job.id)
         assert left.retry_at is not None
         waits[name] = (left.retry_at - left.attempts[-1].ended_at).total_seconds()
-    assert waits["store's"] <= 0.01 < waits["long"]  # 0.01 of a million is below that once in 1e8 runs
+    assert waits["store's"] <= 0.01 < waits["long"]  # fails once in 1e8 runs: delays are random
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])

@@ -1,4 +1,4 @@
-"""The store goes away and comes back, with a worker at work: it says so once, and goes on by itself."""
+"""The store goes away and comes back while a worker runs: it logs that once, and goes on by itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ both = pytest.mark.parametrize("isolation", ["thread", "async"])
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
-    """To be killed."""
+    """A server that the test may kill."""
     with PostgresServer() as server:
         yield server
 
@@ -60,7 +60,7 @@ def postgres(server: PostgresServer) -> Iterator[JobStore]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What the worker has said about its store."""
+    """What the worker has logged about its store."""
     caplog.set_level(logging.WARNING, "conquiet.jobs")
     beginnings = ("the job store does not answer", "the job store answers again")
     return lambda: [
@@ -196,7 +196,7 @@ def test_what_was_finished_during_the_outage_is_settled_after_it(
 def test_it_can_be_stopped_while_the_store_is_away(
     postgres: JobStore, server: PostgresServer, start: Start, isolation: str
 ) -> None:
-    """With work that it cannot settle it waits as long as it may; a second stop() is not kept waiting."""
+    """With results that it cannot settle it waits as long as allowed; a second stop() ends it immediately."""
     go_on = threading.Event()
 
     def handle(job: Job) -> None:
@@ -238,7 +238,7 @@ def test_an_idle_worker_is_stopped_promptly_while_the_store_is_away(
 
 @both
 def test_an_sqlite_file_locked_by_another_process(tmp_path: Path, start: Start, isolation: str) -> None:
-    """For longer than the leases last: what was done is settled, or refused and done again."""
+    """The lock lasts longer than the leases: finished jobs are settled, or refused and run again."""
     jobs, path = 40, tmp_path / "jobs.db"
     with open_store(f"sqlite:///{path}", retry=QUICK) as store:
         ids = store.enqueue_many("q", [{"n": n} for n in range(jobs)])
@@ -269,7 +269,7 @@ def test_without_a_file_descriptor_it_waits_for_one(
         running = start(worker)
         until(lambda: worker.counts.succeeded == 1)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # not even what it closes can be had again
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # it cannot even reopen what it closes
         try:
             admin.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -283,7 +283,7 @@ def test_without_a_file_descriptor_it_waits_for_one(
     until(lambda: worker.counts.succeeded == 2)
     assert not running.ended
     running.stop()
-    # Once, or more often: while some connection lives a claim may work and the one that listens be missed.
+    # Once or more: while a connection lives a claim may succeed and the listening one be lost.
     assert said() == ONCE * (len(said()) // 2)
 
 
@@ -310,7 +310,7 @@ def test_with_few_file_descriptors_a_store_works_or_says_so(server: PostgresServ
         with descriptors_left(left):
             listened()
         asyncio.run(listened_async())
-        assert refused or left > 2  # a connection, and two ends to wake who waits on it
+        assert refused or left > 2  # a connection, and two descriptors to wake the listener
         refused.clear()
         listened()
         assert refused == []

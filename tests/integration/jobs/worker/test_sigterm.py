@@ -1,4 +1,4 @@
-"""SIGTERM, in real processes: drains; a second one ends at once."""
+"""SIGTERM, in real processes: drains; a second one ends the worker immediately."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_idle_worker_ends_promptly(durable: JobStore, tmp_path: Path) -> None
         program.send(signal.SIGTERM)
         asked = time.monotonic()
         assert program.end()[0] == 0
-        assert time.monotonic() - asked < 1.0  # the interpreter's own end included
+        assert time.monotonic() - asked < 1.0  # including the interpreter's own exit
 
 
 def test_ctrl_c_drains_too_and_is_raised(placed: tuple[JobStore, str], tmp_path: Path) -> None:

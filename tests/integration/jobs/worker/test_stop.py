@@ -1,4 +1,4 @@
-"""stop(): claims nothing more, gives back what has not begun, finishes what has. A second one ends at once."""
+"""stop(): claims nothing more, gives back jobs not yet begun, finishes the others. A second one ends immediately."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_unstarted_jobs_are_given_back_at_once_and_the_running_one_is_finished(
 
     first, *others = store.enqueue_many("q", [{}] * 5)
     running = start(JobWorker(store, handle, queues="q", concurrency=1, prefetch=4))
-    assert begun.wait(20)  # or the first would be given back as well
+    assert begun.wait(20)  # else the first would be given back as well
     assert store.stats("q")["q"].in_flight == 5
     running.worker.stop()
     asked = time.monotonic()
     until(lambda: store.stats("q")["q"].ready == 4)
-    assert time.monotonic() - asked < 1.0  # the lease would have lasted for five
+    assert time.monotonic() - asked < 1.0  # the lease lasts five
     late = store.enqueue("q", {})
     time.sleep(0.1)
     assert not running.ended  # it waits for the handler
@@ -70,7 +70,7 @@ def test_in_the_end_handlers_are_cut_off_as_their_isolation_allows(
     left = store.get(job.id)
     if isolation == "thread":
         assert (counts.abandoned, counts.released) == (1, 0)
-        assert left.state is JobState.IN_FLIGHT  # giving it back would let it run twice at once
+        assert left.state is JobState.IN_FLIGHT  # giving it back could let it run twice at the same time
     else:
         assert (counts.abandoned, counts.released) == (0, 1)
         assert (left.state, left.retries) == (JobState.READY, 0)
@@ -138,7 +138,7 @@ def test_until_idle_delayed_jobs_count_only_if_told_so(store: JobStore) -> None:
 
 
 def test_until_idle_what_others_hold_is_waited_for_only_if_told_so(store: JobStore) -> None:
-    """A job in another worker's hands may come back."""
+    """A job held by another worker may come back."""
     store.enqueue("q", {})
     (elsewhere,) = store.claim("q", lease_ttl=0.3)
     worker = JobWorker(store, lambda job: None, queues="q")

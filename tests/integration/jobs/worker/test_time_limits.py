@@ -1,4 +1,4 @@
-"""How long a handler may run: longer than its lease, and not longer than execution_timeout."""
+"""How long a handler may run: longer than its lease, but not longer than execution_timeout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ISOLATIONS = ("thread", "async", "process")
 def test_a_handler_of_ten_lease_times_finishes_exactly_once(
     store: JobStore, start: Start, tmp_path: Path
 ) -> None:
-    """In every isolation, side by side, with another worker at hand for whatever lease lapses."""
+    """In every isolation, side by side, with another worker ready for any lease that expires."""
     ttl = 0.2
     jobs = {
         name: store.enqueue(name, {"notes": str(tmp_path / name), "seconds": 10 * ttl}) for name in ISOLATIONS
@@ -50,10 +50,10 @@ def test_a_handler_of_ten_lease_times_finishes_exactly_once(
 def test_past_the_limit_the_handler_is_ended_and_the_job_nacked(
     durable: JobStore, start: Start, tmp_path: Path, isolation: str
 ) -> None:
-    """Though its lease is good for much longer."""
+    """Although its lease is valid for much longer."""
     retries, limit = (
         (1, 0.3) if isolation == "async" else (0, 1.2)
-    )  # a new process has to import things first
+    )  # a new process has to import modules first
     job = durable.enqueue("q", {"notes": str(tmp_path / "notes"), "seconds": 60}, max_retries=retries)
     worker = JobWorker(
         durable, LINGER[isolation], queues="q", isolation=isolation, execution_timeout=limit, lease_ttl=30
@@ -100,7 +100,7 @@ def test_past_the_limit_a_thread_is_abandoned_fenced_and_counted(store: JobStore
     until(lambda: THREAD_CALLS.abandoned == before)
     counts = running.stop()
     assert found == [False, True, AbandonedCallError]
-    assert store.get(job.id) == failed  # what it returned, late, changed nothing
+    assert store.get(job.id) == failed  # its late result changed nothing
     assert (counts.failed, counts.succeeded, counts.lost) == (1, 0, 0)
 
 
@@ -108,7 +108,7 @@ def test_past_the_limit_a_thread_is_abandoned_fenced_and_counted(store: JobStore
 def test_too_many_abandoned_threads_end_the_worker(
     memory: JobStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs that cannot be run any more are given back, not failed."""
+    """Jobs that cannot run any more are given back, not failed."""
     monkeypatch.setattr(THREAD_CALLS, "max_abandoned", THREAD_CALLS.abandoned + 2)
     go_on = threading.Event()
     hanging = memory.enqueue_many("q", [NewJob({}, max_retries=0)] * 2)

@@ -32,7 +32,7 @@ def test_effects_and_acks_are_committed_together(durable: JobStore, isolation: s
     worker = JobWorker(durable, handler_in(isolation), queues="q", isolation=isolation)
     began = time.monotonic()
     counts = worker.run_until_idle()
-    assert time.monotonic() - began < 8  # nobody waited for a lock that its owner could not give up
+    assert time.monotonic() - began < 8  # no one waited for a lock that its owner could not release
     assert (counts.succeeded, counts.failed, counts.lost) == (40, 0, 0)
     assert effects.numbers() == list(range(40))
     assert {durable.get(job_id).state for job_id in ids} == {JobState.SUCCEEDED}
@@ -62,7 +62,7 @@ def test_when_the_handler_raises_after_its_effect_there_is_none(durable: JobStor
 def test_when_the_lease_was_lost_meanwhile_the_effect_is_rolled_back(
     durable: JobStore, isolation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lost before the transaction began: on SQLite nobody can take a job while it lasts."""
+    """Lost before the transaction began: on SQLite no one can take a job while the transaction lasts."""
     effects = Effects(durable)
     taken: list[Job] = []
 
@@ -86,7 +86,7 @@ def test_when_the_lease_was_lost_meanwhile_the_effect_is_rolled_back(
     assert (counts.lost, counts.succeeded) == (1, 0)
     assert effects.numbers() == []
     (other,) = taken
-    durable.ack(other)  # whoever has it now is not disturbed
+    durable.ack(other)  # its new holder is not disturbed
     assert "its result is discarded: ack of job" in caplog.text
     assert effects.left_open() == 0
 
@@ -139,7 +139,7 @@ def test_several_at_once_in_one_handler_get_the_same_connection(durable: JobStor
 def test_a_long_transaction_keeps_its_lease(
     durable: JobStore, isolation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Longer than the lease: heartbeats on PostgreSQL; on SQLite nobody else can claim. Nothing is said to be lost."""
+    """Longer than the lease: PostgreSQL has heartbeats, on SQLite no one else can claim. No lease is lost."""
     effects = Effects(durable)
     durable.enqueue("q", {"n": 1})
     handler = handler_in(isolation, lambda job, context: time.sleep(1.0))
@@ -151,7 +151,7 @@ def test_a_long_transaction_keeps_its_lease(
 
 
 def test_an_abandoned_thread_can_do_nothing_with_its_connection(durable: JobStore) -> None:
-    """Past its time limit its transaction is taken away: it can neither write there any more nor begin another."""
+    """Past its time limit its transaction is taken away: it can neither write there nor begin another one."""
     effects = Effects(durable)
     go_on, ended = threading.Event(), threading.Event()
     refused: list[type[BaseException]] = []
@@ -204,14 +204,14 @@ def test_a_handler_stuck_in_a_statement_does_not_hold_up_its_end(durable: JobSto
     assert time.monotonic() - began < 3
     assert durable.get(job.id).attempts[0].category == "TIMEOUT"
     until(lambda: THREAD_CALLS.abandoned == 0)  # the statement was interrupted
-    Effects(durable)  # and holds no lock
+    Effects(durable)  # and it holds no lock
 
 
 @both
 def test_a_limit_reached_while_the_transaction_begins_is_kept(
     tmp_path: Path, start: Start, isolation: str
 ) -> None:
-    """SQLite's write lock is elsewhere: the handler does not run on when it comes, and the transaction is ended."""
+    """Another process holds SQLite's write lock: the handler does not go on when it is free; the transaction ends."""
     claimed, locked, ran_on = threading.Event(), threading.Event(), threading.Event()
 
     def handle(job: Job, context: JobContext) -> None:

@@ -1,4 +1,4 @@
-"""Connections cut while a change is on its way: whether it happened is found out; nothing is lost or counted twice."""
+"""Connections cut during a change: the worker finds out whether it happened; nothing is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("isolation", ["thread", "async"])
 
 
 class Run:
-    """One job, done by a worker whose connections go through a gate."""
+    """One job, run by a worker whose connections go through a gate."""
 
     def __init__(self, dsn: str, text: str, lost: str, isolation: str, handler: Callable[..., Any]) -> None:
         calls: list[int] = []
@@ -62,7 +62,7 @@ class Run:
 
 
 def nothing(job: Job, context: JobContext) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @either
@@ -104,7 +104,7 @@ def test_the_commit_of_a_transaction_with_its_ack(clean_postgres: str, isolation
 @either
 @both
 def test_a_claim(clean_postgres: str, isolation: str, lost: str) -> None:
-    """Leased to somebody who does not know it: the lease lapses."""
+    """Leased to a worker that does not know it: the lease expires."""
     run = Run(clean_postgres, "SKIP LOCKED", lost, isolation, nothing)
     version = 1 if lost == "statement" else 2
     assert run.calls == [version]
@@ -114,7 +114,7 @@ def test_a_claim(clean_postgres: str, isolation: str, lost: str) -> None:
 
 @either
 def test_a_heartbeat(clean_postgres: str, lost: str) -> None:
-    """Is made up for before the lease ends."""
+    """It is sent again before the lease ends."""
     run = Run(clean_postgres, "held (id, token", lost, "thread", lambda job, context: time.sleep(1.0))
     assert (run.calls, run.outcomes, run.counts.lost) == ([1], ["succeeded"], 0)
 
@@ -146,7 +146,7 @@ def test_a_release(clean_postgres: str, start: Start, lost: str) -> None:
 
 @contextmanager
 def cutting(dsn: str) -> Iterator[list[int]]:
-    """Every few milliseconds connections to the database are cut: those that commit, and now and then all."""
+    """Cut connections to the database every few milliseconds: those that commit, and now and then all."""
     cuts: list[int] = []
     enough = threading.Event()
     others = (
@@ -182,7 +182,7 @@ async def pause_async(job: Job) -> None:
 def test_under_load_again_and_again(
     clean_postgres: str, isolation: str, transactional: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR)  # it has a lot to say here
+    caplog.set_level(logging.ERROR)  # it logs a lot here
     jobs = 200 if transactional else 1_000
     retry = RetrySchedule(max_retries=100, base_seconds=0.0)  # a cut may fail a handler in its own statement
     with open_store(clean_postgres, retry=retry, max_lease_expiries=1_000) as store:
@@ -197,7 +197,7 @@ def test_under_load_again_and_again(
             lease_ttl=1.0,
         )
         rounds, cut = [], 0
-        while cut <= 8:  # a busy machine may cut little in one round
+        while cut <= 8:  # a busy machine may make few cuts in one round
             ids += store.enqueue_many("q", [{"n": n} for n in range(len(ids), len(ids) + jobs)])
             with cutting(clean_postgres) as cuts:
                 rounds.append(worker.run_until_idle(wait_for_delayed=True))

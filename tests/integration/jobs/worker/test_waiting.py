@@ -1,4 +1,4 @@
-"""A worker without work: woken at once when there is some, and hardly there until then."""
+"""A worker without work: it wakes immediately when there is some, and uses almost no CPU until then."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Start = Callable[[JobWorker], Running]
 
 
 async def nothing_async(job: Job) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @contextmanager
 def producer(store: JobStore) -> Iterator[Callable[[], None]]:
-    """Enqueues one job, from another process where the store can be used by one."""
+    """Enqueues one job, from another process if the store allows that."""
     if store.capabilities.shared:
         with Program("produce", dsn=store.dsn) as program:
             yield program.tell
@@ -77,7 +77,7 @@ def test_an_idle_worker_starts_a_new_job_at_once(
 
 @pytest.mark.parametrize("isolation", ["thread", "async"])
 def test_a_delayed_job_starts_when_it_is_due(store: JobStore, start: Start, isolation: str) -> None:
-    """Also one that was delayed after the worker had gone to wait."""
+    """Also one that was delayed after the worker began to wait."""
     latencies: list[float] = []
 
     def handle(job: Job) -> None:
@@ -111,7 +111,7 @@ def test_idle_workers_hardly_work(store: JobStore, start: Start) -> None:
     worked, lasted = time.process_time() - worked, time.monotonic() - began
     assert worked / lasted < 2 * 0.03
     if statements is not None:
-        # Each makes two every two seconds, in case a wake-up was missed; what asks for this figure counts too.
+        # Each makes two every two seconds, in case a wake-up was missed; the query for this figure counts too.
         assert (_transactions(store) - statements) / lasted < 12
 
 
@@ -139,12 +139,12 @@ def test_jobs_are_not_given_threads_of_their_own(
         assert worker.run_until_idle().succeeded == jobs
         return THREADS.created - before
 
-    drain(20)  # as many threads as it needs at once
+    drain(20)  # starts as many threads as it needs
     assert drain(2_000) <= 8
 
 
 def test_no_stop_is_slept_through(memory: JobStore) -> None:
-    """stop() at every single line of the fetcher: a wake-up that it missed would be made up for after two seconds."""
+    """stop() at every single line of the fetcher: after a lost wake-up the worker would end two seconds later."""
     for line in range(1, 40):
         worker = JobWorker(memory, lambda job: None, queues="q", concurrency=1)
         reached = _StopAt(worker, line)
@@ -190,7 +190,7 @@ class _StopAt:
 def test_what_others_have_locked_at_the_moment_is_not_taken_for_nothing(
     clean_postgres: str, isolation: str
 ) -> None:
-    """Claims pass over locked rows; `run_until_idle` does not."""
+    """Claims skip locked rows; `run_until_idle` waits for them."""
     handler = (lambda job: None) if isolation == "thread" else nothing_async
     with (
         open_store(clean_postgres) as store,

@@ -1,4 +1,4 @@
-"""What listens on a port and is no Redis: it answers with whatever it is told to."""
+"""A server that is not Redis: it sends whatever answer a test sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Babbler"]
 
 
 class Babbler(Answering):
-    """Answers a command with `answer` and hangs up; before, unless it is `rude`, a greeting and a new group with OK."""
+    """Answers a command with `answer` and closes; unless `rude`, it answers greeting and XGROUP with OK first."""
 
     def __init__(self, answer: bytes = b"", *, rude: bool = False) -> None:
         super().__init__()

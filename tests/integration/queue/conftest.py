@@ -59,13 +59,13 @@ def gate(redis_server: RedisServer) -> Iterator[Gate]:
 
 @pytest.fixture
 def private(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed, restarted and reconfigured; it keeps what it has answered."""
+    """A server of the test's own, to be killed, restarted and reconfigured; it keeps what it has acknowledged."""
     with RedisServer(binary=redis_server.binary, appendonly=True, appendfsync="always") as server:
         yield server
 
 
 @pytest.fixture
 def beside() -> Iterator[ThreadPoolExecutor]:
-    """Threads for what has to block while the test goes on."""
+    """Threads for calls that block while the test goes on."""
     with ThreadPoolExecutor(8, thread_name_prefix="beside the test") as threads:
         yield threads

@@ -1,4 +1,4 @@
-"""Real databases behind one interface: what a handler writes, in which kind of transaction, and what was committed."""
+"""Real databases behind one interface: what a handler writes, in which kind of transaction, and what is committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSERT = "INSERT INTO effects (entry_id) VALUES ('{}')"
 
 
 class Database:
-    """`transactions` is the db_factory; `handled` and its table are there already, and so is a table `effects`."""
+    """`transactions` is the db_factory; the table of `handled` and a table `effects` exist."""
 
     transactions: Any
     asynchronous = False
@@ -30,7 +30,7 @@ class Database:
         return tx.execute(sql)
 
     def effects(self) -> list[str]:
-        """What is committed, as somebody else sees it."""
+        """The committed effects, as another connection sees them."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        # The asyncio consumer of the tests runs on the thread of its loop.
+        # The asyncio consumer of the tests runs on its loop's thread.
         connection = sqlite3.connect(path, check_same_thread=False)
         self._closing.append(connection.close)
         self.handled.create_table(connection)
@@ -59,7 +59,7 @@ class SqliteDatabase(Database):
 
 
 class SqlAlchemyDatabase(Database):
-    """Whatever SQLAlchemy knows; here SQLite and PostgreSQL."""
+    """Any database of SQLAlchemy; here SQLite and PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class PsycopgDatabase(Database):
 
 
 class AsyncPsycopgDatabase(PsycopgDatabase):
-    """With an AsyncConnection, on the loop that the consumer runs on."""
+    """With an AsyncConnection, on the loop of the consumer."""
 
     asynchronous = True
 

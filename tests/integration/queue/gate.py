@@ -11,11 +11,11 @@ from conquiet.verify.proxy import Relay
 
 
 class Gate(Relay):
-    """Passes everything on until a strike is prepared; each strike happens once, at the `nth` such command.
+    """Forwards everything until a strike is prepared; each strike happens once, at the `nth` such command.
 
     `lose`             the command never reaches the server, and the connection is cut
-    `lose_reply_to`    the server has executed the command, and the connection is cut before the reply is passed on
-    `before`           something is done first, then the command goes on its way
+    `lose_reply_to`    the server has executed the command, and the connection is cut before the reply is forwarded
+    `before`           an action runs first, then the command is forwarded
     """
 
     def __init__(self, port: int) -> None:
@@ -57,7 +57,7 @@ class Gate(Relay):
                 (server if end is client else client).sendall(data)
 
     def _strike_at(self, data: bytes) -> _Strike | None:
-        """Clients send a command and wait: a chunk with a command in it begins with it."""
+        """Clients send a command and wait: a chunk that contains a command begins with it."""
         for strike in self._strikes:
             if strike.command in data[:64]:
                 strike.still_to_come -= 1

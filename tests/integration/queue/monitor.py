@@ -1,4 +1,4 @@
-"""What really reaches the server, by MONITOR."""
+"""The commands that reach the server, by MONITOR."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import redis
 
-# What a client says when it connects is the client's business, not the queue's.
+# The commands of a client's handshake belong to the client, not to the queue.
 _CONNECTING = ("HELLO", "AUTH", "CLIENT", "SELECT")
 _LINE = re.compile(r"^[\d.]+ \[\d+ (?P<source>[^\]]*)\] (?P<command>.*)$")
 _WORD = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 
 
 class Monitor:
-    """Collects commands from the moment it is entered. Nothing is waited for by time: a marker ends each look."""
+    """Collects commands from the moment it is entered. It needs no waiting time: a marker ends each look."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, protocol=2, socket_timeout=20)
@@ -38,13 +38,13 @@ class Monitor:
         self._marking.close()
 
     def ignore(self, client: redis.Redis) -> None:
-        """Leave out what the test itself sends by this client."""
+        """Leave out the commands that the test itself sends with this client."""
         self._ignored.add(str(client.client_info()["addr"]))
 
     def commands(self, *only: str) -> list[tuple[str, ...]]:
         """All commands since the last look (or only those named), each as its words.
 
-        What a script calls comes as "lua:XADD" and so on. Note that `only` throws the others away.
+        The commands of a script appear as "lua:XADD" and so on. Note that `only` discards the others.
         """
         marker = f"end-{uuid4()}"
         self._marking.echo(marker)
@@ -59,7 +59,7 @@ class Monitor:
         return [words[0] for words in self.commands()]
 
     def wait_for(self, name: str) -> tuple[str, ...]:
-        """The next command of that name; what comes before it is thrown away."""
+        """The next command of that name; earlier ones are discarded."""
         while (words := self._next())[0] != name:
             pass
         return words

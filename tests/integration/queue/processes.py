@@ -1,4 +1,4 @@
-"""Processes of the tests' own, which can be killed: they run what `programs.py` says."""
+"""Test processes that can be killed: they run the programs of `programs.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run_program(*arguments: str) -> list[str]:
-    """Run a program to its end; the lines it said."""
+    """Run a program to its end; returns the lines it printed."""
     command = [sys.executable, "-m", "tests.integration.queue.programs", *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -21,7 +21,7 @@ def run_program(*arguments: str) -> list[str]:
 
 
 class Program:
-    """A program in progress. It speaks line by line, and goes on when it is told to."""
+    """A running program. It prints line by line, and goes on when a line is sent to it."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -50,7 +50,7 @@ class Program:
         self._process.send_signal(number)
 
     def end(self) -> tuple[int, list[str], str]:
-        """Wait for its end: its status, the lines it still said, and its error output."""
+        """Wait for its end; returns its status, its remaining lines, and its error output."""
         out, error = self._process.communicate(timeout=60)
         return self._process.returncode, out.splitlines(), error
 

@@ -1,4 +1,4 @@
-"""Programs that tests run as processes of their own: python -m tests.integration.queue.programs NAME VARIANT …"""
+"""Programs that tests run as separate processes: python -m tests.integration.queue.programs NAME VARIANT …"""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-# consume: run, run_recovery or iter_messages until SIGTERM, telling each step
+# consume: run, run_recovery or iter_messages until SIGTERM, printing each step
 
 
 class Telling:
-    """Transactions that tell."""
+    """Transactions that print their steps."""
 
     def begin(self) -> Telling:
         return self
@@ -55,10 +55,10 @@ class AsyncTelling:
 
 def consume(variant: str, url: str, how: str, block_ms: str) -> None:
     def former(*_: object) -> None:
-        """The handler that was there before: it must be there again."""
+        """The previous signal handler, which must be restored."""
 
     signal.signal(signal.SIGTERM, former)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for background processes
     try:
         if variant == "sync":
             consume_sync(url, how, int(block_ms))
@@ -114,7 +114,7 @@ async def consume_async(url: str, how: str, block_ms: int) -> None:
 
 
 async def standard_input() -> None:
-    """Until there is a line, without blocking the loop or leaving a thread in the way of Ctrl-C."""
+    """Wait for a line, without blocking the loop or leaving a thread that would delay Ctrl-C."""
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), ready.set)
@@ -167,7 +167,7 @@ async def fork_async(url: str) -> None:
         consumer = await AsyncQueueConsumer.create(client, settings())
         await queue.enqueue({"before": "fork"})
         if (child := os.fork()) == 0:
-            # Python forgets the running loop in a child, which therefore needs one of its own.
+            # Python clears the running loop in a child, which therefore needs its own.
             attempt("queue", lambda: asyncio.run(queue.enqueue({"by": "child"})))
             attempt("consumer", lambda: asyncio.run(consumer.next(100)))
             asyncio.run(enqueue_by_a_new_object(url))

@@ -1,4 +1,4 @@
-"""Transactions that say what happens to them, and fail where they are told to."""
+"""Transactions that record what happens to them, and fail where a test says."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import redis
 
 
 class Recording:
-    """Counts as the `db_factory`. Each event is noted here and, by ECHO, on the server: there MONITOR shows it
-    in one order with what the consumer sends.
+    """A `db_factory`. Each event is recorded here and, with ECHO, on the server: there MONITOR shows it in order with
+    the commands of the consumer.
 
-    `at` maps an event ("begin", "handler", "commit", "rollback") to an exception to raise, or something to do.
+    `at` maps an event ("begin", "handler", "commit", "rollback") to an exception to raise, or a function to call.
     """
 
     def __init__(self, raw: redis.Redis | None = None, **at: BaseException | Callable[[], object]) -> None:
@@ -36,7 +36,7 @@ class Recording:
         return RecordedTx(self)
 
     def handle(self, message: Any, tx: Any) -> None:
-        """As the handler."""
+        """The handler."""
         assert tx.recording is self
         self.happens(f"handler {message.id}")
 
@@ -53,7 +53,7 @@ class RecordedTx:
 
 
 class AsyncRecording:
-    """The same as coroutines that really suspend."""
+    """The same with coroutines that really suspend."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

@@ -1,4 +1,4 @@
-"""ack, ack_many, and ack_if_owner, which asks first."""
+"""ack, ack_many, and ack_if_owner, which checks the holder first."""
 
 from __future__ import annotations
 

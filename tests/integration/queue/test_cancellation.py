@@ -1,4 +1,4 @@
-"""Cancelling an awaiting call, at whatever point: it ends, and its connection is never one reply behind."""
+"""Cancelling an awaiting call, at any point: it ends, and its connection never holds a stale reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conquiet.queue import AsyncRedisStreamsQueue, QueueMessage, connect_async
 from tests.integration.queue.stream import Stream
 from tests.integration.queue.variants import GROUP, STREAM, settings
 
-PROMPTLY = 5.0  # far below the blocking reads of these tests, far above what it takes
+PROMPTLY = 5.0  # far below the blocking reads of these tests, far above the time needed
 FOR_LONG = 60_000
 
 
@@ -32,12 +32,12 @@ async def connected(url: str, connections: int = 2) -> AsyncIterator[tuple[Any, 
 
 
 async def cancel(call: Coroutine[Any, Any, Any], after: Callable[[], Awaitable[None]]) -> Any:
-    """What the call gave although it was cancelled, or "cancelled"."""
+    """The result of a call that completed although it was cancelled, or "cancelled"."""
     task = asyncio.create_task(call)
     await after()
     task.cancel()
     await asyncio.wait([task], timeout=PROMPTLY)
-    assert task.done(), "it went on as if nobody had cancelled it"
+    assert task.done(), "the call went on after its cancellation"
     return "cancelled" if task.cancelled() else task.result()
 
 
@@ -81,7 +81,7 @@ def test_a_call_cancelled_at_any_turn_of_the_loop_leaves_no_reply_behind(redis_u
 
 
 def test_a_call_cancelled_at_any_moment_leaves_no_reply_behind(redis_url: str) -> None:
-    """By the clock, so that replies are met on their way, half read, or just arrived."""
+    """By time, so that replies are on their way, half read, or just arrived."""
     chance = random.Random(20)
 
     async def main() -> list[str]:
@@ -138,7 +138,7 @@ def test_a_read_that_waits_in_redis_ends_at_once_and_redis_forgets_it(redis_url:
 
 
 def test_cancelled_reads_lose_no_message(redis_url: str, stream: Stream) -> None:
-    """Each message is returned to one reader, or is pending or undelivered still."""
+    """Each message is returned to one reader, or is still pending or undelivered."""
     chance = random.Random(7)
 
     async def main() -> tuple[set[str], list[str]]:

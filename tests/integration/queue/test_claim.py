@@ -1,4 +1,4 @@
-"""claim_stale: what nobody acknowledged goes to another consumer, by Redis's own measure of idle time."""
+"""claim_stale: unacknowledged messages go to another consumer, by Redis's own measure of idle time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.queue.variants import GROUP, STREAM
 
 
 def pending_messages(queues: Any, amount: int) -> list[Any]:
-    """Read by alice, who never acknowledges."""
+    """Messages read by alice, who never acknowledges."""
     queue = queues.queue("alice")
     queue.enqueue_many({"n": number} for number in range(amount))
     messages = queue.read(100, amount)
@@ -151,7 +151,7 @@ def test_malformed_gone_and_good_in_one_claim(queues: Any, stream: Stream) -> No
 
 @pytest.mark.clause("S-18", "S-20")
 def test_of_two_who_saw_the_same_stale_entry_one_gets_it(queues: Any, stream: Stream, gate: Gate) -> None:
-    """bob claims between carol's XPENDING and her XCLAIM: by then the entry is not idle any more."""
+    """bob claims between carol's XPENDING and her XCLAIM: the entry is not idle any more."""
     (message,) = pending_messages(queues, 1)
     stream.set_idle([message], 60_000)
     bob = queues.queue("bob")
@@ -182,7 +182,7 @@ def test_claimers_side_by_side_never_hold_the_same_message(
     shares = dict(zip(names, beside.map(claim_all, names), strict=True))
     holders = {entry_id: name for name, share in shares.items() for entry_id in share}
     assert sum(map(len, shares.values())) == len(holders)
-    assert stream.pending() == holders  # whoever ends early has lost a race to one who goes on
+    assert stream.pending() == holders  # a claimer that ends early has lost a race to another
 
 
 @pytest.mark.clause("S-20")

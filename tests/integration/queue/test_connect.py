@@ -1,4 +1,4 @@
-"""connect: a client that retries nothing, and an error that keeps the password to itself."""
+"""connect: a client that retries nothing, and errors that do not show the password."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_client_retries_nothing_whatever_it_is_told(
         "redis://app:hunter2@127.0.0.1/0?socket_timeout=soon",
         "//app:hunter2@127.0.0.1",
         "app:hunter2@127.0.0.1",
-        "redis://app:hunter2/and@more@127.0.0.1/0",  # as it is, unescaped
+        "redis://app:hunter2/and@more@127.0.0.1/0",  # unescaped
         "redis://app:hunter2#and?more@127.0.0.1:6379/0",
         "",
         None,

@@ -1,4 +1,4 @@
-"""A connection that breaks, a server that dies, hangs or refuses: told at once, nothing sent twice, nothing mixed up."""
+"""A connection that breaks, a server that dies, hangs or refuses: an error at once, nothing sent twice or mixed up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.queue.variants import STREAM
 
 
 def client_with_retries(queues: Any, url: str) -> Any:
-    """As a user may bring it: told to try everything again."""
+    """A client that a user may pass in: configured to retry everything."""
     options: dict[str, Any] = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError]}
     if queues.name == "sync":
         return queues.keep(redis.Redis.from_url(url, retry=Retry(NoBackoff(), 5), **options))
@@ -117,7 +117,7 @@ def test_a_server_that_dies_and_comes_back(queues: Any, private: RedisServer) ->
         assert isinstance(caught.value.__cause__, redis.ConnectionError)
     assert recording.events == []
     private.start()
-    # No connection state is kept: the next call simply works.
+    # The queue keeps no connection state: the next call simply works.
     assert [m.id for m in consumer.claim_stale(0)] == [message.id]
     queue.ack_if_owner(message)
     assert consumer.next(1000).payload == {"n": 2}
@@ -128,7 +128,7 @@ def test_a_server_that_dies_and_comes_back(queues: Any, private: RedisServer) ->
 def test_a_server_that_hangs_in_a_blocking_read(
     queues: Any, private: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no empty read, and the late reply is nobody else's."""
+    """It is not an empty read, and no other call gets the late reply."""
     monkeypatch.setattr("conquiet.queue.wire.exchange._GRACE_SECONDS", 0.2)
     queue = queues.queue(client=queues.client(private.url, max_connections=1))
     private.pause()
@@ -157,7 +157,7 @@ def check_that_replies_are_in_order(queue: Any, url: str) -> None:
 
 
 class InterruptedConnection(redis.Connection):
-    """Ctrl-C strikes when the command is sent and its reply is on the way."""
+    """Ctrl-C arrives when the command is sent and its reply is on the way."""
 
     armed = False
 

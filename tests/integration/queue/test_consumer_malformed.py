@@ -1,4 +1,4 @@
-"""Malformed entries in run and run_recovery: raised, or handed to on_malformed in the handler's place."""
+"""Malformed entries in run and run_recovery: raised, or passed to on_malformed instead of the handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.queue.variants import GROUP, STREAM
 
 
 def deliver_to_bob(queues: Any, stream: Stream) -> None:
-    """Who is gone: everything is stale now."""
+    """Deliver everything to bob, who is gone: it is stale now."""
     with pytest.raises(MalformedEntryError):
         queues.queue("bob").read(1000, 100)
     for entry_id in stream.pending():

@@ -52,12 +52,12 @@ def test_iter_messages_waits_for_messages_and_yields_until_stop(
 
     stream.add('{"n": 1}')
     consuming = beside.submit(consume)
-    stream.wait_for_reader()  # beyond the first: it goes on waiting
+    stream.wait_for_reader()  # the next read: it goes on waiting
     stream.add('{"n": 2}', '{"n": 3}', '{"n": 4}')
     consuming.result(timeout=10)
     assert got == [1, 2, 3]
     assert list(consumer.iter_messages()) == []
-    assert len(stream.pending()) == 3  # none acknowledged by itself, the fourth not read
+    assert len(stream.pending()) == 3  # none was acknowledged, the fourth was not read
 
 
 @pytest.mark.clause("C-11")
@@ -79,7 +79,7 @@ def test_iter_messages_raises_what_a_read_raises(queues: Any, raw: redis.Redis) 
     messages = consumer.iter_messages()
     with pytest.raises(MalformedEntryError, match=str(entry_id)):
         next(messages)
-    assert next(messages, "over") == "over"  # as with every generator that raised; a new one goes on
+    assert next(messages, "over") == "over"  # as every generator that raised; a new one goes on
     raw.xadd(STREAM, {"data": "{}"})
     assert next(consumer.iter_messages()).payload == {}
 
@@ -161,7 +161,7 @@ def test_backlog_stats_says_how_full_it_is(queues: Any, stream: Stream, maker: s
     assert stats.oldest_pending_id == ids[0]
     assert 60_000 <= stats.oldest_pending_idle_ms < 90_000
     stream.raw.xdel(STREAM, ids[3])
-    assert asked.backlog_stats().lag in (None, 1)  # Redis cannot always tell after a deletion
+    assert asked.backlog_stats().lag in (None, 1)  # after a deletion Redis does not always know it
 
 
 @pytest.mark.clause("C-18", "C-20")

@@ -106,7 +106,7 @@ def test_a_handler_that_fails_is_rolled_back_and_its_exception_raised(
 
 @pytest.mark.clause("C-02")
 def test_a_stop_iteration_of_the_handler_is_not_taken_for_the_end(queues: Any, stream: Stream) -> None:
-    """Python itself makes a RuntimeError of one that leaves a coroutine or a generator, and keeps it as the cause."""
+    """Python turns a StopIteration that leaves a coroutine or generator into a RuntimeError, with it as the cause."""
     consumer = queues.consumer()
     (entry_id,) = stream.add("{}")
     failure = StopIteration("next() found nothing")
@@ -160,7 +160,7 @@ def test_after_a_failure_the_same_consumer_goes_on_with_the_next_message(queues:
     recording = Recording(commit=consumer.stop)
     consumer.run(handler=recording.handle, db_factory=recording)
     assert recording.events == ["begin", f"handler {ids[1]}", "commit"]
-    assert stream.pending() == {ids[0]: "alice"}  # never retried by itself
+    assert stream.pending() == {ids[0]: "alice"}  # it is not retried by itself
 
 
 @pytest.mark.clause("C-05")
@@ -176,7 +176,7 @@ def test_an_ack_that_fails_after_the_commit_is_raised_and_the_message_comes_agai
         "begin",
         f"handler {entry_id}",
         "commit",
-    ]  # and no rollback of what is committed
+    ]  # committed work is not rolled back
     private.start()
     bob = queues.queue("bob", client=queues.client(private.url))
     assert [(m.id, m.payload) for m in bob.claim_stale(0)] == [(entry_id, {"n": 1})]
@@ -215,7 +215,7 @@ def test_there_is_no_thread_no_task_and_no_buffer_beside_the_handler(queues: Any
     consumer.run(handler=handle, db_factory=Recording())
     assert seen == [
         (entry_id, [entry_id], set(), 1) for entry_id in ids
-    ]  # pending: the one in hand, no other
+    ]  # pending: the current one, no other
     assert set(threading.enumerate()) <= threads
 
 
@@ -273,7 +273,7 @@ def test_what_would_fail_at_every_message_is_refused_before_one_is_read(
 def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
     redis_url: str, stream: Stream
 ) -> None:
-    """What cannot be seen beforehand is refused when it shows: nothing is committed, nothing acknowledged."""
+    """What cannot be seen beforehand is refused when it happens: nothing is committed, nothing acknowledged."""
     with connect(redis_url) as client:
         consumer = QueueConsumer(client, settings())
         (entry_id,) = stream.add("{}")

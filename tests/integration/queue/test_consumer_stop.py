@@ -1,4 +1,4 @@
-"""stop(): no new read; what was delivered stays delivered."""
+"""stop(): no new read; delivered messages stay delivered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_after_stop_next_gives_none_without_calling_redis(
     stream.add("{}")
     monitor.commands()
     consumer.stop()
-    consumer.stop()  # once more does no harm
+    consumer.stop()  # a second stop() does no harm
     recording = Recording()
     assert consumer.next() is None
     assert consumer.next(1000) is None
@@ -41,7 +41,7 @@ def test_stop_from_another_thread_ends_run_with_the_read_in_progress(
     monitor.commands()
     consumer.stop()
     running.result(timeout=10)
-    assert monitor.commands("XREADGROUP") == []  # none is begun after it
+    assert monitor.commands("XREADGROUP") == []  # none is started after stop()
 
 
 @pytest.mark.clause("C-06")

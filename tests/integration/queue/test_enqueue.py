@@ -110,7 +110,7 @@ def test_a_break_between_steps_says_what_is_in_the_stream(
     assert isinstance(error.__cause__, ConnectionError) or "Connection" in type(error.__cause__).__name__
     assert error.unknown == 1000
     stored = list(stream.entries())
-    assert len(stored) == taken  # each step is in whole or not at all
+    assert len(stored) == taken  # each step is stored in full or not at all
     assert stored[:1000] == error.ids
 
 
@@ -122,5 +122,5 @@ def test_a_break_in_the_only_step_is_an_ordinary_connection_error(
     getattr(gate, strike)("EVAL")
     with pytest.raises(QueueConnectionError) as caught:
         queue.enqueue_many([{"n": 1}, {"n": 2}])
-    assert isinstance(caught.value, OutcomeUnknownError)  # nobody can tell the two cases apart
+    assert isinstance(caught.value, OutcomeUnknownError)  # the two cases cannot be distinguished
     assert len(stream.entries()) == (0 if strike == "lose" else 2)

@@ -1,4 +1,4 @@
-"""One field `data` with a JSON object: what goes in, what is refused, and what happens to strangers' entries."""
+"""One field `data` with a JSON object: what is accepted, what is refused, and how foreign entries are handled."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_entry_is_one_field_of_utf_8_json_and_comes_back_equal(
 ) -> None:
     queue = queues.queue()
     entry_id = queue.enqueue(payload)
-    ((stored_id, fields),) = stream.entries().items()  # the client decodes as UTF-8, or raises
+    ((stored_id, fields),) = stream.entries().items()  # the client decodes UTF-8, or raises
     assert stored_id == entry_id
     assert list(fields) == ["data"]
     assert json.loads(fields["data"]) == payload
@@ -152,7 +152,7 @@ def test_a_malformed_entry_is_named_and_stays_pending(
     assert said in entry.reason
     assert list(error.messages) == []
     assert stream.pending() == {entry_id: "alice"}
-    queue.ack(entry)  # the way out
+    queue.ack(entry)  # how to get rid of it
     assert stream.pending() == {}
 
 

@@ -1,4 +1,4 @@
-"""Answers that no Redis gives: each operation says so by an error of the queue's own, and the next one goes on."""
+"""Answers that no Redis gives: each operation raises one of the queue's errors, and the next one works."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "backlog_stats": lambda queue: queue.backlog_stats(),
 }
 
-# What is no reply in the protocol at all.
+# Not a reply of the protocol at all.
 NO_REPLIES = [
     b"HTTP/1.1 400 Bad Request\r\n\r\n", b":abc\r\n", b"$x\r\n", b"*x\r\n", b"\xff\xfe\r\n", b"_\r\n", b"-\xff\xfe\r\n",
     b"%1\r\n+a\r\n+b\r\n", b"*1\r\n" * 100_000 + b":1\r\n", b"$5\r\nabc", b"*2\r\n:1\r\n", b"", b"\r\n", b":\r\n", b"*\r\n",
     b"$99999999999999999999\r\nabc\r\n", b":" + b"9" * 5_000 + b"\r\n",
 ]  # fmt: skip
 
-# What is a reply, and not to any of these commands.
+# A valid reply, but not to any of these commands.
 MISSHAPEN = [
     b":5\r\n", b"*1\r\n:1\r\n", b"*1\r\n$-1\r\n", b"*1\r\n*1\r\n:1\r\n", b"*1\r\n*2\r\n:1\r\n:2\r\n",
     b"*2\r\n$1\r\ns\r\n$3\r\nfoo\r\n", b"*1\r\n*2\r\n$1\r\ns\r\n$3\r\nfoo\r\n", b"*1\r\n*2\r\n$1\r\ns\r\n:7\r\n",
@@ -62,7 +62,7 @@ def babbler() -> Iterator[Babbler]:
 
 
 def outcome(babbler: Babbler, operation: str, answer: bytes, way: str) -> Any:
-    """What comes of it: a value, or an error of ours. Everything else is raised."""
+    """The result: a value, or one of conquiet's errors. Any other error is raised."""
     babbler.answer = answer
     try:
         if way == "sync":
@@ -91,7 +91,7 @@ def test_what_is_no_reply_is_a_queue_error(babbler: Babbler, operation: str, way
         assert operation.removesuffix("_many") in str(error)
 
 
-# To these, an answer of that shape says something: nothing new, nobody's, an id.
+# For these, an answer of that shape has a meaning: nothing new, not pending, an id.
 SAID = {
     "enqueue": [b"+OK\r\n"],
     "enqueue_many": [b"+OK\r\n"],
@@ -136,7 +136,7 @@ async def created_async(url: str) -> None:
 
 
 def test_real_replies_with_bytes_changed_are_taken_or_refused(babbler: Babbler) -> None:
-    """400 mutations of real replies, drawn: whatever comes of them, it is a value or an error of ours."""
+    """400 random mutations of real replies: each gives a value or one of conquiet's errors."""
     replies = {
         "read": b"*1\r\n*2\r\n$1\r\ns\r\n*2\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$4\r\ndata\r\n$2\r\n{}\r\n*2\r\n$3\r\n1-2\r\n*0\r\n",
         "backlog_stats": b":1\r\n*4\r\n:1\r\n$3\r\n1-1\r\n$3\r\n1-1\r\n*1\r\n*2\r\n$1\r\nc\r\n$1\r\n1\r\n",
@@ -188,14 +188,14 @@ def with_ledger(url: str, ask: Callable[[Ledger], Any]) -> Any:
 
 
 def test_a_reply_out_of_turn_costs_the_connection_not_the_next_command(redis_url: str) -> None:
-    """Somebody else has used the client's connection and left an answer in it: it is not taken for ours."""
+    """Other code has used the client's connection and left an answer in it: the queue does not take it for its own."""
     with connect(redis_url) as client:
         queue = RedisStreamsQueue(client, CONFIG)
         pool: Any = client.connection_pool
         connection = pool.get_connection()
-        connection.send_command("PING")  # whose answer nobody reads
+        connection.send_command("PING")  # its answer is not read
         pool.release(connection)
-        # redis-py looks for such an answer before it hands a connection out, and may look too early.
+        # redis-py checks for such an answer before it hands a connection out, and may check too early.
         connection.can_read = lambda *_, **__: False
         with pytest.raises(QueueError, match="answer is none that Redis gives"):
             queue.backlog_stats()

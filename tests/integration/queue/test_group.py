@@ -1,4 +1,4 @@
-"""Making a queue makes its stream and group, once and never again."""
+"""Creating a queue creates its stream and group, once and never again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_a_list(url: str) -> None:
 
 
 def make_a_replica(url: str) -> None:
-    """One whose master is nowhere: it answers, and refuses to write."""
+    """A replica without a reachable master: it answers, and refuses writes."""
     with redis.Redis.from_url(url) as client:
         client.replicaof("127.0.0.1", 1)
 

@@ -24,7 +24,7 @@ def test_an_idle_consumer_makes_one_call_per_block_ms_and_hardly_works(
         "run": lambda: consumer.run(handler=recording.handle, db_factory=recording),
         "iter_messages": lambda: list(consumer.iter_messages()),
     }[how]
-    assert consumer.next(10) is None  # connected and warm
+    assert consumer.next(10) is None  # connected and warmed up
     monitor.commands()
     consuming = beside.submit(consume)
     monitor.wait_for("XREADGROUP")
@@ -35,5 +35,5 @@ def test_an_idle_consumer_makes_one_call_per_block_ms_and_hardly_works(
     consumer.stop()
     consuming.result(timeout=10)
     assert lasted >= rounds * block_ms / 1000 * 0.95  # no more than one call per block_ms
-    assert worked < 0.01 * lasted  # under 1 % of a core, this test's own reading included
+    assert worked < 0.01 * lasted  # under 1 % of a core, including this test's own work
     assert monitor.commands() == []

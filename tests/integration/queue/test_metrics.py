@@ -1,4 +1,4 @@
-"""Prometheus metrics: in the default registry, after success only, and never in the way."""
+"""Prometheus metrics: in the default registry, after success only, and never a cause of failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILIES = {
 
 @pytest.fixture
 def key() -> str:
-    """A stream of the test's own: the registry is the whole process's."""
+    """A stream per test: all tests of the process share the registry."""
     return f"measured-{uuid4()}"
 
 
@@ -67,7 +67,7 @@ def test_they_count_entries(queues: Any, key: str, raw: Any) -> None:
     assert alice.read(1000, 3)[0].stream == key
     assert measured(key) == figures(read=3, reads=1)
     rest = alice.read(1000, 10)
-    assert alice.read(10) == []  # empty, and measured all the same
+    assert alice.read(10) == []  # empty, but measured
     assert measured(key) == figures(read=5, reads=3)
     alice.ack(rest[0])
     alice.ack_if_owner(rest[1])
@@ -119,7 +119,7 @@ def test_what_fails_is_not_measured(queues: Any, key: str, raw: Any) -> None:
 
 @pytest.mark.clause("S-28")
 def test_only_what_was_really_claimed_counts_as_claimed(queues: Any, key: str, raw: Any, gate: Gate) -> None:
-    """Not what was only found to be stale: the claim may fail, or the entry may be gone."""
+    """Entries that were only found to be stale do not count: the claim may fail, or the entry may be gone."""
     alice = queues.queue("alice", stream_key=key)
     ids = alice.enqueue_many([{}] * 3)
     alice.read(1000, 3)
@@ -135,7 +135,7 @@ def test_only_what_was_really_claimed_counts_as_claimed(queues: Any, key: str, r
 
 @pytest.mark.clause("S-27")
 def test_acknowledgements_before_a_failure_count(queues: Any, key: str, gate: Gate) -> None:
-    """More than fit into one command: the first was done, the second is lost."""
+    """More than fit into one command: the first command succeeded, the second is lost."""
     queue = queues.queue(stream_key=key, client=queues.client(gate.url))
     queue.enqueue_many([{}] * 1_100)
     messages = queue.read(1000, 1_100)

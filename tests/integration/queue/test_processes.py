@@ -1,4 +1,4 @@
-"""Consumers as processes: killed, forked, and told apart by name."""
+"""Consumers as processes: killed, forked, and identified by name."""
 
 from __future__ import annotations
 
@@ -63,4 +63,4 @@ def test_inherited_objects_refuse_and_the_parents_go_on(
         the_child="is refused",
         whole=True,
     )
-    assert arrived == 3  # and nothing by the inherited object
+    assert arrived == 3  # and none from the inherited object

@@ -33,9 +33,9 @@ def test_read_is_one_xreadgroup_for_new_messages(queues: Any, monitor: Monitor) 
 @pytest.mark.clause("S-11")
 def test_a_read_with_ever_new_limits_sends_those_limits(queues: Any, monitor: Monitor) -> None:
     queue = queues.queue()
-    queue.enqueue_many({"n": number} for number in range(820))  # nobody has to wait
+    queue.enqueue_many({"n": number} for number in range(820))  # no read has to wait
     monitor.commands()
-    for count in range(1, 41):  # whatever is kept of packed commands, it is the right one
+    for count in range(1, 41):  # cached packed commands must not be mixed up
         queue.read(count + 100, count)
     assert [(words[5], words[7]) for words in monitor.commands()] == [
         (str(count), str(count + 100)) for count in range(1, 41)
@@ -57,7 +57,7 @@ def test_a_read_without_a_positive_limit_is_refused_before_redis_is_called(
         queue.read(100, wrong)
     with pytest.raises(QueueConfigError, match="count must be"):
         queue.claim_stale(0, wrong)
-    if wrong is not None:  # to the consumer, None means: as configured
+    if wrong is not None:  # for the consumer, None means the configured value
         with pytest.raises(QueueConfigError, match="block_ms must be"):
             consumer.next(wrong)
     assert monitor.commands() == []
@@ -127,7 +127,7 @@ def test_readers_side_by_side_never_get_the_same_message(queues: Any, beside: Th
 
 
 class ClusterLike:
-    """Has no pool of its own: its nodes have."""
+    """Has no pool of its own: its nodes have one each."""
 
 
 @pytest.mark.parametrize("maker", ["queue", "consumer"])

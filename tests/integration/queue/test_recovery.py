@@ -1,4 +1,4 @@
-"""run_recovery: the explicit way to what others left pending."""
+"""run_recovery: the explicit way to handle what others left pending."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.queue.variants import STREAM
 
 
 def left_pending(queues: Any, stream: Stream, amount: int, idle_ms: int = 70_000) -> list[str]:
-    """Read by bob, who is gone."""
+    """Messages read by bob, who is gone."""
     ids = stream.add(*['{"left": true}'] * amount)
     messages = queues.queue("bob").read(1000, amount)
     stream.set_idle(messages, idle_ms)

@@ -1,4 +1,4 @@
-"""Cancelling AsyncQueueConsumer.run: before the commit all is rolled back, from then on all is finished."""
+"""Cancelling AsyncQueueConsumer.run: before the commit everything is rolled back, after that everything is finished."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.integration.queue.monitor import Monitor
 from tests.integration.queue.stream import Stream
 from tests.integration.queue.variants import settings
 
-PROMPTLY = 5.0  # far below the blocking reads of these tests, far above what it takes
+PROMPTLY = 5.0  # far below the blocking reads of these tests, far above the time needed
 FOR_LONG = 60_000
 
 
 class Steps:
-    """A handler and its transactions, each step of which can be waited for and held up."""
+    """A handler and its transactions; a test can wait for each step and hold it up."""
 
     def __init__(self, hold: str) -> None:
         self.events: list[str] = []
@@ -76,7 +76,7 @@ def test_a_run_cancelled_in_the_commit_finishes_commit_and_ack(
     assert [words[-1] for words in monitor.commands("XREADGROUP", "XACK")] == [
         ">",
         entry_id,
-    ]  # and no further read
+    ]  # no further read
     assert stream.pending() == {}
 
 
@@ -96,7 +96,7 @@ def test_a_rollback_is_finished_however_often_it_is_cancelled(redis_url: str, st
                 await asyncio.sleep(0)
             steps.go_on.set()
             await asyncio.wait([running], timeout=PROMPTLY)
-            assert isinstance(running.exception(), RuntimeError)  # the handler's own error is what counts
+            assert isinstance(running.exception(), RuntimeError)  # the handler's own error is raised
             return steps.events
 
     stream.add("{}")
@@ -122,7 +122,7 @@ def test_an_idle_run_ends_at_once_when_it_is_cancelled(
             await asyncio.wait([running], timeout=PROMPTLY)
             assert running.cancelled()
             stream.add('{"n": 1}')
-            message = await consumer.next(1000)  # the same object goes on
+            message = await consumer.next(1000)  # the same object still works
             assert message is not None
             assert message.payload == {"n": 1}
 

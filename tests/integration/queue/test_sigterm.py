@@ -1,4 +1,4 @@
-"""SIGTERM as stop(), in real processes; SIGINT stays what it is."""
+"""SIGTERM acts as stop(), in real processes; SIGINT is left alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG, SHORT = "60000", "200"
 
 
 def stale_entry(stream: Stream, data: str) -> str:
-    """One that run_recovery finds."""
+    """An entry that run_recovery finds."""
     (entry_id,) = stream.add(data)
     stream.raw.xgroup_create(stream.key, stream.group, "0-0", mkstream=True)
     stream.raw.xreadgroup(stream.group, "gone", {stream.key: ">"})
@@ -115,7 +115,7 @@ def test_in_the_main_thread_only_sigterm_is_changed_and_only_for_the_duration(
     stream.add("{}")
     with connect(redis_url) as client:
         consumer = QueueConsumer(client, settings())
-        assert handlers() == before  # making one installs nothing
+        assert handlers() == before  # creating a consumer installs nothing
         recording = Recording(handler=look)
         consumer.run(handler=recording.handle, db_factory=recording)
         with consumer.stop_on_sigterm():

@@ -1,4 +1,4 @@
-"""The ready transactions on real databases, and HandledEntries: a message that comes again has no second effect."""
+"""The provided transactions on real databases, and HandledEntries: a message delivered again has no second effect."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def database(
 
 
 def writing_handler(database: Database, then: Callable[[], object], *, once: bool) -> Handler:
-    """Inserts a row for the message, `once` only if HandledEntries says that it is the first time."""
+    """Inserts a row for the message; with `once`, only if HandledEntries says that it is the first time."""
 
     def handle(message: QueueMessage, tx: Any) -> None:
         if not once or database.handled.first_time(tx, message):
@@ -148,7 +148,7 @@ def test_an_entry_is_known_by_stream_group_and_id(tmp_path: Path) -> None:
     try:
         handled = HandledEntries("seen_entries")
         handled.create_table(connection)
-        handled.create_table(connection)  # once more does no harm
+        handled.create_table(connection)  # a second call does no harm
         others = [message("1-1"), message("1-2"), message("1-1", stream="s2"), message("1-1", group="g2")]
         assert [handled.first_time(connection, m) for m in others] == [True] * 4
         assert [handled.first_time(connection, m) for m in others] == [False] * 4
@@ -202,7 +202,7 @@ def test_a_connection_in_autocommit_mode_is_refused(postgres_dsn: str, loop_thre
 
 
 class WithAutocommit(sqlite3.Connection):
-    """As `sqlite3.connect(…, autocommit=True)` makes it from Python 3.12 on: its `commit` does nothing."""
+    """Like `sqlite3.connect(…, autocommit=True)` from Python 3.12 on: its `commit` does nothing."""
 
     autocommit = True
 

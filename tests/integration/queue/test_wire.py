@@ -1,4 +1,4 @@
-"""What the subsystem sends in a whole life, and what it never sends."""
+"""The commands that the queue sends over its whole life, and those that it never sends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_whole_life_needs_these_commands_and_no_other_key(
 
 @pytest.mark.clause("S-25")
 def test_nothing_is_trimmed_deleted_or_cleaned_up(queues: Any, stream: Stream) -> None:
-    """Consumers come and go, entries are acknowledged: all that stays is Redis's, and its owner's to remove."""
+    """Consumers come and go, entries are acknowledged: everything stays in Redis until its owner removes it."""
     for name in ("alice", "bob"):
         queue = queues.queue(name)
         queue.enqueue_many([{}] * 3)
@@ -72,7 +72,7 @@ def test_nothing_is_trimmed_deleted_or_cleaned_up(queues: Any, stream: Stream) -
 def test_consuming_never_looks_for_stale_messages(
     queues: Any, stream: Stream, monitor: Monitor, how: str
 ) -> None:
-    """Stale messages are there, new ones come and run out: still nothing but reading and acknowledging."""
+    """Stale messages exist, new ones come and run out: still only reads and acks."""
     left = stream.add("{}", "{}", "{}")
     abandoned = queues.queue("bob").read(1000, 3)
     stream.set_idle(abandoned, 600_000)

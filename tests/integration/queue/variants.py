@@ -1,7 +1,7 @@
 """Both variants of the queue behind one interface, so that every test is written once.
 
-`SyncVariant` gives the plain classes. `AsyncVariant` gives the asyncio classes, each behind a `Blocking` front
-that runs its coroutines on the event loop of a thread: calls block, and may come from several threads at once.
+`SyncVariant` gives the plain classes. `AsyncVariant` gives the asyncio classes, each behind a `Blocking` front that
+runs its coroutines on the event loop of a thread: calls block, and may come from several threads at the same time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AsyncVariant:
 
 
 class LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop on its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -110,7 +110,7 @@ class LoopThread:
         self._thread.start()
 
     def wait(self, awaitable: Any) -> Any:
-        """What it gives or raises; for whichever thread asks."""
+        """Wait for the awaitable and return or raise its result; from any thread."""
 
         async def outcome() -> Any:
             return await awaitable
@@ -128,11 +128,11 @@ class LoopThread:
             try:
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                continue  # asyncio lets these out of the loop as well; whoever waits for the task gets them
+                continue  # asyncio also lets these out of the loop; the caller gets them from the task
 
 
 class Blocking:
-    """The methods of an object, with its coroutines waited for."""
+    """The methods of an object, with its coroutines run to their end."""
 
     def __init__(self, target: Any, loop: LoopThread) -> None:
         self._target = target

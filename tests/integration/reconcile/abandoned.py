@@ -1,4 +1,4 @@
-"""A program: reconciles reports with a pool of workers and is killed when the platform has been asked so often.
+"""A program: reconciles reports with a pool of workers and is killed after this many calls of the platform.
 
 python abandoned.py DSN calls report_id …
 """

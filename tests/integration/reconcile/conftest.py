@@ -1,4 +1,4 @@
-"""Fixtures: sessions on both databases, with the tables in place; and breakers that no other test has used."""
+"""Fixtures: sessions on both databases with the tables created, and breakers that no other test has used."""
 
 from __future__ import annotations
 

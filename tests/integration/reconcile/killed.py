@@ -1,8 +1,8 @@
-"""A program: for each statement named, a process that reconciles a report and is killed right after that statement.
+"""A program: for each named statement, a process reconciles a report and is killed right after that statement.
 
     python killed.py DSN report_id=statement …
 
-A statement is the table it writes to; COMMIT is just before the commit that follows.
+A statement is named by the table it writes to; COMMIT is just before the commit that follows.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def reconcile(dsn: str, report_id: int, statement: str) -> None:
 def main(dsn: str, *cases: str) -> None:
     for case in cases:
         report_id, statement = case.split("=")
-        child = (
-            os.fork()
-        )  # nothing was opened yet: a child starts clean, and without importing all this again
+        child = os.fork()  # nothing is open yet: a child starts clean, without importing everything again
         if child == 0:
             reconcile(dsn, int(report_id), statement)
             os._exit(0)  # not killed: the test will notice

@@ -1,4 +1,4 @@
-"""Reports to test with: stored directly, and read back with all that became of them."""
+"""Reports to test with: stored directly, and read back with everything that belongs to them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SEED = 7
 
 
 def stored(service: ReconciliationService, payload: dict[str, Any]) -> ReconciliationJob:
-    """A report stored past the intake, and its job."""
+    """A report stored without the intake, and its job."""
     now = utc(SYSTEM_CLOCK.time())
     submission = Submission.from_payload(payload, now)
     with service.sessions() as session:

@@ -175,7 +175,7 @@ def test_a_second_delivery_changes_nothing_and_asks_nobody(sessions: Sessions) -
     before, kept = counts(sessions), report(sessions, report_id)
     clock.advance(3600)
     posts["p1"] = Metrics(1000, 30, 2)  # by now it would match
-    for attempt in (1, 1, 2, 7):  # there is nothing left to attempt, whatever number comes
+    for attempt in (1, 1, 2, 7):  # nothing is left to attempt, whatever the number
         again = run_reconciliation(
             report_id, session_factory=sessions, fetcher=fetcher, clock=clock, attempt=attempt
         )

@@ -1,4 +1,4 @@
-"""Jobs that carry their report whole: the retries of the Spark pipeline, worked on by the task of the per-job path."""
+"""Jobs that contain their whole report: the retries of the Spark pipeline, run by the task of the per-job path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sessions = sessionmaker[Session]
 
 
 def job(clock: ManualClock, **changes: Any) -> dict[str, Any]:
-    """As `reconcile_stream` writes it."""
+    """A job as `reconcile_stream` writes it."""
     claims = {"claimed_views": 1000, "claimed_clicks": 30, "claimed_conversions": 2}
     return {
         "affiliate_report_id": 70,

@@ -1,4 +1,4 @@
-"""A database that is away, broken or gone in the middle: only the package's own errors come out of it."""
+"""A database that is away, broken or lost in the middle: it raises only the package's own errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_connection_that_ends_at_the_commit_leaves_it_open(postgres_dsn: str) 
     ):
         session.execute(text("SELECT 1"))
     event.remove(engine, "commit", end)
-    with sessions.begin() as session:  # the next one has a connection of its own
+    with sessions.begin() as session:  # the next session has its own connection
         assert session.scalar(text("SELECT 1")) == 1
     engine.dispose()
 
@@ -107,7 +107,7 @@ def exhausted(tmp_path: Path) -> Iterator[sessionmaker[Session]]:
     yield sessions
     for session in held:
         session.close()
-    with sessions.begin() as session:  # given back, they serve again
+    with sessions.begin() as session:  # once released, they can be used again
         assert session.scalar(text("SELECT 1")) == 1
     sessions.kw["bind"].dispose()
 

@@ -22,7 +22,7 @@ from conquiet.testing import ManualClock
 
 
 class Platform:
-    """A server that answers as it was told, and remembers what it was asked."""
+    """A server that gives the answers a test sets, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, list[str]], dict[str, str]]] = []
@@ -51,7 +51,7 @@ class Platform:
                         if platform.ended.wait(platform.drip):
                             return
                 except OSError:
-                    pass  # the adapter hung up: that is the point
+                    pass  # the adapter closed the connection, as intended
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -170,7 +170,7 @@ def test_a_slow_drip_does_not_outlast_the_time_limit(server: Platform) -> None:
 
 
 def test_silence_ends_at_the_time_limit() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends nothing
         adapter = HttpAdapter(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_seconds=0.2)
         with pytest.raises(PlatformError, match="127.0.0.1 did not answer within 0.2 s"):
             adapter.fetch("p1")

@@ -1,4 +1,4 @@
-"""The HTTP intake, asked as an ASGI app."""
+"""The HTTP intake, called as an ASGI app."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD = {
 
 
 class Client:
-    """Synchronous calls to the app, each in an event loop of its own."""
+    """Synchronous calls of the app, each in its own event loop."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -221,7 +221,7 @@ def test_a_report_sent_twice_under_one_key_is_one_report(intake: Intake, session
     assert (other.status_code, other.json()["error"]["code"]) == (409, "key_reused")
     assert (
         intake.client.post(headers=key, affiliate_id="bob").status_code == 202
-    )  # keys are the affiliate's own
+    )  # keys belong to the affiliate
     assert intake.client.post().status_code == 202
     assert len(rows(sessions, AffiliateReport)) == 3
 
@@ -241,7 +241,7 @@ def test_many_at_once_under_one_key_are_one_report(intake: Intake, sessions: Ses
     ids=["full", "away"],
 )
 def test_a_report_that_did_not_get_into_the_queue_is_not_lost(sessions: Sessions, error: Exception) -> None:
-    """The queue refuses between the look at it and the enqueueing."""
+    """The queue refuses between the check and the enqueue."""
     clock = ManualClock()
 
     class Closing(PriorityDelayQueue):

@@ -1,4 +1,4 @@
-"""Random reports through the whole per-job path, each to its end, against a second opinion."""
+"""Random reports through the whole per-job path, each to its end, compared with an independent oracle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.reconcile import oracle
 from tests.unit.reconcile.oracle import Sample
 
 Sessions = sessionmaker[Session]
-GROUP = 500  # reports per transaction: a commit each would measure the disk
+GROUP = 500  # reports per transaction: with a commit each, the test would measure the disk
 
 
 class SetClock(SystemClock):
@@ -69,7 +69,7 @@ def test_every_report_ends_as_the_oracle_says(sessions: Sessions, full: int) -> 
                 at, attempt, next_at = sample.first_attempt_at, 0, sample.first_attempt_at
                 while next_at is not None:
                     attempt, at = attempt + 1, next_at
-                    # Clocks tell seconds as doubles, and those have no place for every microsecond.
+                    # A clock's time is a double, which cannot represent every microsecond.
                     clock.now, script.answer = at, sample.answers[attempt - 1]
                     result = run_reconciliation(
                         report_id, session=session, fetcher=fetcher, clock=clock, attempt=attempt

@@ -1,4 +1,4 @@
-"""From the database into a queue: retries with what is left of their delay, and what a crash forgot."""
+"""From the database into a queue: retries with their remaining delay, and what a crash left behind."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_run_goes_on_after_a_failure_and_ends_at_stop(
     missing(sessions, clock)
     clock.advance(5.0)
     clock.wait_for_sleepers()
-    while queue.depth == 0:  # its turn is on its way
+    while queue.depth == 0:  # its turn is about to come
         clock.wait_for_sleepers()
     scheduler.stop()
     running.join(30)
@@ -173,14 +173,14 @@ def test_whatever_a_crash_left_unfinished_is_enqueued_again(sessions: Sessions) 
     lost_retry, waiting_retry = missing(sessions, clock), None
     RetryScheduler(
         sessions, PriorityDelayQueue(clock=clock), clock=clock
-    ).run_once()  # into memory that is gone
+    ).run_once()  # into memory that is then lost
     waiting_retry = missing(sessions, clock)
     finished = store(sessions, clock)
     run_reconciliation(finished, session_factory=sessions, fetcher=fetcher, clock=clock)
 
     clock.advance(60)
     assert resume(sessions, moment(clock)) == 2
-    assert resume(sessions, moment(clock)) == 0  # they wait already
+    assert resume(sessions, moment(clock)) == 0  # they are already waiting
     queue = PriorityDelayQueue(clock=clock)
     assert RetryScheduler(sessions, queue, clock=clock).run_once() == 3
     assert [(job.affiliate_report_id, job.attempt, job.priority) for job in drained(queue)] == [
@@ -227,7 +227,7 @@ def test_more_than_a_queue_holds_is_resumed_bit_by_bit(sessions: Sessions) -> No
 
 @pytest.mark.clause("W-29")
 def test_a_killed_process_loses_no_report(sessions: Sessions, dsn: str) -> None:
-    """It had 30 reports in its queue, and was killed while its workers were at them."""
+    """It had 30 reports in its queue, and was killed while its workers ran."""
     clock = ManualClock()
     reports = [store(sessions, clock) for _ in range(30)]
     command = [sys.executable, abandoned.__file__, dsn, "12", *map(str, reports)]

@@ -1,4 +1,4 @@
-"""The whole service behind a real HTTP server: reports in, verdicts out, kills in between."""
+"""The whole service behind a real HTTP server: reports in, verdicts out, killed in between."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def server(dsn: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
 
 
 def hand_in(client: httpx.Client, number: int) -> bool:
-    """With a key, so that it can be said again; False if there is nobody to say it to."""
+    """Post the report with a key, so that it can be repeated; False if the server is down."""
     try:
         answer = client.post("/reports", json=payload(number), headers={"Idempotency-Key": str(number)})
     except httpx.TransportError:
@@ -85,7 +85,7 @@ def test_killed_and_started_again_every_report_ends_and_trust_is_as_undisturbed(
                 while any(one.finished_at is None for one in rows(sessions, AffiliateReport)):
                     pass
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(60) == -signal.SIGTERM  # which uvicorn raises again when all is stopped
+                assert process.wait(60) == -signal.SIGTERM  # uvicorn raises it again at its end
     assert waiting == set()
     assert len(rows(sessions, AffiliateReport)) == 120
     assert counts(sessions)["attempts"] == 120
@@ -100,7 +100,7 @@ def test_killed_and_started_again_every_report_ends_and_trust_is_as_undisturbed(
 
 
 def delta(number: int) -> int:
-    """What the claim of `payload(number)` costs, in hundredths."""
+    """The trust change for the claim of `payload(number)`, in hundredths."""
     views = TRUTH.truth(f"post {number}").views
     assert views is not None
     share = (views * EXTRA[number % 4] // 100) / views

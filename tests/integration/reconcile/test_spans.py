@@ -1,4 +1,4 @@
-"""Spans carry the correlation id. In a process of its own: OpenTelemetry takes one provider per process."""
+"""Spans carry the correlation id. In a separate process: OpenTelemetry allows one provider per process."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def test_an_attempts_span_has_its_report_and_its_correlation_id(tmp_path: Path) 
     ]
     assert len(parents) == 1
     assert None not in parents  # it is part of the worker's own span
-    assert "1000" not in run.stdout  # no claims, no numbers of the platform
+    assert "1000" not in run.stdout  # no claims, no figures of the platform

@@ -64,13 +64,13 @@ def patient(attempts: int) -> ConsumerPolicy:
 
 @pytest.fixture(scope="module")
 def one_redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:  # streams themselves are tested on every server there is
+    with RedisServer() as server:  # other tests run streams on every available server
         yield server
 
 
 @pytest.fixture(params=["local", "jobs", "streams"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
-    """A queue to enqueue into, and a connector to its other end."""
+    """A queue to enqueue into, and a connector that reads from it."""
     if request.param == "local":
         queue = PriorityDelayQueue()
         yield queue, lambda: LocalQueueConnector(queue, poll_timeout=0)
@@ -101,11 +101,11 @@ def test_the_same_work_wherever_it_comes_from(sessions: Sessions, source: Source
 
     scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=0)
     clock.advance(1800)
-    assert scheduler.run_once() == 2  # the missing one and the incomplete one, which by now are complete
+    assert scheduler.run_once() == 2  # the missing one and the incomplete one, which are complete by now
     POSTS_LATER = {**POSTS, "partly": Metrics(1000, 30, 2), "unknown": Metrics(1000, 30, 2)}
     task = ReconciliationTask(platform(POSTS_LATER, clock)[0], sessions, clock=clock)
     assert task.consume_transactions(connector(), patient(1)).succeeded == 2
-    for report_id in reports.values():  # delivered again, all of them
+    for report_id in reports.values():  # all are delivered again
         assert task.start_processing(transaction(report_id, 1)).result.applied is False
     assert report(sessions, reports["unknown"]).status == "MATCHED"
     assert counts(sessions) == {"attempts": 7, "trust_ledger": 5, "alerts": 2, "scheduled_attempts": 0}
@@ -132,7 +132,7 @@ def test_a_platform_that_stumbles_is_asked_again_within_the_attempt(sessions: Se
     assert ended.succeeded + ended.failed == 10
     assert ended.succeeded >= 5
     assert adapter.calls > 10
-    assert counts(sessions)["attempts"] == 10  # retries of the engine are no attempts of the report
+    assert counts(sessions)["attempts"] == 10  # the engine's retries are not attempts of the report
 
 
 def test_when_the_retries_are_used_up_the_attempt_is_missing_data(sessions: Sessions, source: Source) -> None:
@@ -146,7 +146,7 @@ def test_when_the_retries_are_used_up_the_attempt_is_missing_data(sessions: Sess
     assert adapter.calls == 3
     (attempt,) = rows(sessions, ReportAttempt)
     assert (attempt.status, attempt.error_code) == ("MISSING_PLATFORM_DATA", "fetch_error")
-    again = task.consume_transactions(connector(), patient(3))  # where it is delivered again it succeeds
+    again = task.consume_transactions(connector(), patient(3))  # delivered again, it succeeds
     assert again.failed == 0
     assert adapter.calls == 3
     assert counts(sessions) == {"attempts": 1, "trust_ledger": 0, "alerts": 0, "scheduled_attempts": 1}
@@ -154,7 +154,7 @@ def test_when_the_retries_are_used_up_the_attempt_is_missing_data(sessions: Sess
 
 @pytest.mark.parametrize("rate", ["auth_error_rate", "failure_rate"])
 def test_what_does_not_help_is_not_asked_again(sessions: Sessions, rate: str) -> None:
-    """Refused credentials at once; failures only until the breaker opens."""
+    """Refused credentials fail immediately; other failures are retried only until the breaker opens."""
     clock = ManualClock()
     fetcher, adapter = platform({}, clock, **{rate: 1.0})
     task = ReconciliationTask(fetcher, sessions, clock=clock)
@@ -188,7 +188,7 @@ def test_a_job_store_has_an_attempt_once(sessions: Sessions, tmp_path: Path) -> 
             ReconciliationJob(report_id, "high", None, "request-7"), priority="high", delay_seconds=60.0
         )
         assert resume(sessions, moment(clock)) == 1
-        assert RetryScheduler(sessions, queue, clock=clock).run_once() == 1  # it is in there already
+        assert RetryScheduler(sessions, queue, clock=clock).run_once() == 1  # the job is already there
         (job,) = jobs.list()
         assert (job.id, job.priority, job.state) == (f"report-{report_id}-attempt-1", 0, JobState.READY)
         assert (job.correlation_id, job.retry_at) == ("request-7", moment(clock, 60))

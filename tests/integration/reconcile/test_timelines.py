@@ -25,7 +25,7 @@ Sessions = sessionmaker[Session]
 
 
 class Diary:
-    """A handler that notes when each attempt ended, and lets the test wait for it."""
+    """A handler that records when each attempt ended, and lets the test wait for it."""
 
     def __init__(self, reconcile: Reconciler, clock: ManualClock) -> None:
         self._reconcile = reconcile
@@ -64,7 +64,7 @@ def test_the_normal_flow(sessions: Sessions) -> None:
     clock.advance_to(0.120)
     ended_at, result = diary.wait_for(1)
     assert (ended_at, result.status) == (0.120, Status.MATCHED)
-    clock.wait_for_sleepers()  # T+121ms: the queue is empty, the worker waits and polls nothing
+    clock.wait_for_sleepers()  # T+121ms: the queue is empty, the worker waits without polling
     clock.advance_to(0.121)
     assert queue.snapshot() == {"depth": 0, "ready": 0, "scheduled": 0, "shutdown": False}
     assert worker.is_alive()
@@ -86,7 +86,7 @@ def test_the_delayed_retry(sessions: Sessions) -> None:
         queue.enqueue(ReconciliationJob(report_id, correlation_id="request-7"))
         _, first = diary.wait_for(1)
         assert (first.status, first.scheduled_retry_at) == (Status.MISSING_PLATFORM_DATA, half_past)
-        assert queue.snapshot()["depth"] == 0  # not enqueued by itself
+        assert queue.snapshot()["depth"] == 0  # it is not enqueued by itself
 
         clock.wait_for_sleepers()
         clock.advance(300)

@@ -1,4 +1,4 @@
-"""A server that is not fit: Redis behind somebody who answers for it, and forgets."""
+"""An unfit server: Redis behind a relay that answers for it and drops commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conquiet.verify.proxy import RedisFraming, Relay
 
 
 class Liar(Relay):
-    """Says to every nth command of a name what Redis would, and does not pass it on."""
+    """Answers every nth command of a name as Redis would, and does not forward it."""
 
     def __init__(self, port: int, command: str, nth: int = 1) -> None:
         super().__init__(port)

@@ -1,4 +1,4 @@
-"""`conquiet.verify` on what is not fit: lying servers, wrong code, TLS, servers that go away."""
+"""`conquiet.verify` on unfit servers: lying servers, wrong code, TLS, servers that go away."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_ack_that_is_committed_before_its_effect_is_found_out(postgres_dsn: s
     assert cut.kind == "broken", cut
 
 
-# What the worker processes begin with: code that is wrong in this way.
+# Code that the worker processes run first: it applies the mutant.
 WRONG = """
 from tests.mutants.catalogue import MUTANTS
 (wrong,) = [m for m in MUTANTS if m.name == {name!r}]
@@ -139,7 +139,7 @@ def test_a_wrong_consumer_is_found_out(
 def test_a_store_that_is_wrong_under_cancelled_calls_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_cancellations, "_SHORT", 30.0)  # leases that are current when they are taken away
+    monkeypatch.setattr(job_cancellations, "_SHORT", 30.0)  # leases are still valid when they are taken away
     (wrong,) = [m for m in MUTANTS if m.name == "SQLite: valid leases are rescued"]
     with open_for_checks(f"sqlite:///{tmp_path}/jobs.db") as store, wrong.applied():
         (found,) = examined(job_cancellations.job_cancellations(store, Extent(cancels=30), tmp_path))
@@ -147,7 +147,7 @@ def test_a_store_that_is_wrong_under_cancelled_calls_is_found_out(
 
 
 def test_kills_that_were_not_made_are_not_kept(tmp_path: Path) -> None:
-    """Nobody begins to work, as nothing is there: nobody is killed, and that is not a success."""
+    """There is no work, so no process begins and none is killed: that is not a success."""
     order = {"work": "jobs", "dsn": f"sqlite:///{tmp_path}/jobs.db", "queue": "empty", "held": False}
     order |= {"history": str(tmp_path / "history"), "prefetch": None, "seconds": 0.0, "lease_ttl": 1.0}
     with pytest.raises(TimeoutError, match="0 of 1 processes were killed"):

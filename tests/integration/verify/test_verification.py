@@ -99,7 +99,7 @@ def test_a_server_that_is_away_is_an_error_in_one_line_without_its_password() ->
 
 
 def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Accepts what is stale."""
+    """Accept a stale lease without an error."""
 
     def settle(*args: Any, **named: Any) -> Any:
         try:

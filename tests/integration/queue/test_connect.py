@@ -27,7 +27,9 @@ CONNECTS = pytest.mark.parametrize("connecting", [connect, connect_async], ids=[
 @pytest.mark.clause("S-26")
 @CONNECTS
 @pytest.mark.parametrize(
-    "options", [{}, {"retry": Retry(ExponentialBackoff(), 5)}, {"retry_on_error": [ConnectionError]}], ids=str
+    "options",
+    [{}, {"retry": Retry(ExponentialBackoff(), 5)}, {"retry_on_error": [ConnectionError]}],
+    ids=["nothing", "retry", "retry_on_error"],
 )
 def test_the_client_retries_nothing_whatever_it_is_told(
     connecting: Callable[..., Any], options: dict[str, Any]

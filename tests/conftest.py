@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
@@ -43,3 +46,19 @@ def _group(item: pytest.Item) -> str | None:
     if any(definitions and definitions[-1].scope == "module" for definitions in fixtures.values()):
         return item.location[0]
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A report travels between processes as UTF-8; hostile tests log lone surrogates, which have none."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value

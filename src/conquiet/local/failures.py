@@ -8,27 +8,19 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from conquiet.errors import LocalConfigError, redact
+from conquiet.errors import redact
 from conquiet.local.item import QueueItem, told_by
 
-__all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "checked_job_fields", "error_text", "report_failure"]
+__all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "error_text", "report_failure"]
 
 MAX_REMEMBERED = 100
 MAX_TEXT = 8_192
 
 LAST_EXCEPTIONS: list[dict[str, Any]] = []
-"""The last failures of all workers in this process, oldest first: the worker's `job_fields`, `error`, `type`."""
+"""The last failures of all workers in this process, oldest first: the job's `log_fields`, `error`, `type`."""
 
 _log = logging.getLogger("conquiet.local")
 _lock = threading.Lock()
-
-
-def checked_job_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `fields`, if a log record and `LAST_EXCEPTIONS` can have fields of these names."""
-    for name in fields:
-        if name in _TAKEN:
-            raise LocalConfigError(f"job_fields cannot have {name!r}: failures and log records use that name")
-    return dict(fields)
 
 
 _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {
@@ -36,9 +28,9 @@ _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {
 }
 
 
-def report_failure(item: QueueItem, error: BaseException, job_fields: Mapping[str, str]) -> None:
+def report_failure(item: QueueItem, error: BaseException) -> None:
     """Log that `item`'s job failed with `error`, and remember it."""
-    told = {field: told_by(item.job, attribute) for field, attribute in job_fields.items()}
+    told = _log_fields(item.job)
     correlation_id = told_by(item.job, "correlation_id")
     name, text = type(error).__name__, error_text(error)
     with _lock:
@@ -64,6 +56,14 @@ def report_failure(item: QueueItem, error: BaseException, job_fields: Mapping[st
             "error": text,
             "error_type": name,
         },
+    )
+
+
+def _log_fields(job: Any) -> dict[str, Any]:
+    """What the job says identifies it, without names that log records and failures use for themselves."""
+    fields = told_by(job, "log_fields")
+    return (
+        {name: fields[name] for name in fields if name not in _TAKEN} if isinstance(fields, Mapping) else {}
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -26,7 +26,6 @@ class WorkerPool:
         *,
         session_factory: Callable[[], Session] | None = None,
         poll_timeout: float = 5.0,
-        job_fields: Mapping[str, str] | None = None,
     ) -> None:
         self._queue = queue
         self._lock = threading.Lock()
@@ -38,7 +37,6 @@ class WorkerPool:
                 handler,
                 session_factory=session_factory,
                 poll_timeout=poll_timeout,
-                job_fields=job_fields,
                 name=f"worker-{number}",
             )
             for number in range(1, size + 1)

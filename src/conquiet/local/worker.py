@@ -6,13 +6,13 @@ import contextvars
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from conquiet.checks import checked_seconds
 from conquiet.errors import LocalConfigError
 from conquiet.flow import Signal
-from conquiet.local.failures import checked_job_fields, error_text, report_failure
+from conquiet.local.failures import error_text, report_failure
 from conquiet.local.item import QueueItem, told_by
 from conquiet.local.queue import PriorityDelayQueue
 from conquiet.observe import LocalWorkerMetrics, Spans
@@ -34,8 +34,8 @@ class Worker:
 
     With `session_factory` (a `sessionmaker`, say) it calls `handler(job, session)` with a session of the job's own:
     the handler commits; if it raises, the session is rolled back; in any case it is closed. A job that fails is
-    logged and remembered in `LAST_EXCEPTIONS`; it is not tried again, and the worker goes on. `job_fields` says how
-    both name the job: the field's name, and the attribute of the job that it shows (`{"order": "order_id"}`).
+    logged and remembered in `LAST_EXCEPTIONS`; it is not tried again, and the worker goes on. If the
+    job has a mapping `log_fields`, both identify it by these fields.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Worker:
         *,
         session_factory: Callable[[], Session] | None = None,
         poll_timeout: float = 5.0,
-        job_fields: Mapping[str, str] | None = None,
         name: str = "worker",
     ) -> None:
         if not callable(handler):
@@ -57,7 +56,6 @@ class Worker:
         self._queue = queue
         self._handler = handler
         self._session_factory = session_factory
-        self._job_fields = checked_job_fields(job_fields or {})
         self._poll_timeout = checked_seconds(
             "poll_timeout", poll_timeout, above_zero=True, error=LocalConfigError
         )
@@ -131,7 +129,7 @@ class Worker:
             context.run(self._handle, item)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: no job may end the worker
             failure = type(error).__qualname__, error_text(error, limit=1_024)
-            report_failure(item, error, self._job_fields)
+            report_failure(item, error)
         seconds = clock.monotonic() - begun
         if spans is not None:
             if failure is not None:

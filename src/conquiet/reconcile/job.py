@@ -33,6 +33,11 @@ class ReconciliationJob:
         """The id of the job in a job store."""
         return JOB_ID % (self.affiliate_report_id, self.attempt)
 
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """How a worker's log record and `LAST_EXCEPTIONS` identify this job if it fails."""
+        return {"report_id": self.affiliate_report_id}
+
     def to_payload(self) -> dict[str, Any]:
         """Return the job as JSON values, for queues outside the process."""
         return {

@@ -21,9 +21,7 @@ from conquiet.reconcile.reconciler import Reconciler
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.reconcile.scheduler import RetryScheduler, resume
 
-__all__ = ["JOB_FIELDS", "ReconciliationService"]
-
-JOB_FIELDS = {"report_id": "affiliate_report_id"}  # how logs and LAST_EXCEPTIONS identify a failed job
+__all__ = ["ReconciliationService"]
 
 _log = logging.getLogger("conquiet.reconcile")
 
@@ -60,9 +58,7 @@ class ReconciliationService:
             lifespan=self._lifespan,
         )
         reconciler = Reconciler(fetcher, self.sessions, rules=rules, clock=clock)
-        self._pool = WorkerPool(
-            self.queue, reconciler, workers, session_factory=self.sessions, job_fields=JOB_FIELDS
-        )
+        self._pool = WorkerPool(self.queue, reconciler, workers, session_factory=self.sessions)
         self._scheduling = threading.Thread(
             target=self.scheduler.run, args=(scheduler_seconds,), name="conquiet scheduler", daemon=True
         )

@@ -17,7 +17,6 @@ from conquiet.reconcile import (
     RetryScheduler,
     Status,
 )
-from conquiet.reconcile.service import JOB_FIELDS
 from conquiet.testing import ManualClock
 from tests.integration.reconcile.reports import counts, moment, platform, report, store
 
@@ -112,7 +111,7 @@ def test_a_job_that_fails_is_told_with_its_report(sessions: Sessions) -> None:
     LAST_EXCEPTIONS.clear()
     queue.enqueue(ReconciliationJob(999))
     queue.enqueue(ReconciliationJob(store(sessions, clock)))
-    with Worker(queue, diary, session_factory=sessions, job_fields=JOB_FIELDS):
+    with Worker(queue, diary, session_factory=sessions):
         _, result = diary.wait_for(1)
     assert result.applied
     assert [(one["report_id"], one["type"]) for one in LAST_EXCEPTIONS] == [(999, "ReportNotFoundError")]

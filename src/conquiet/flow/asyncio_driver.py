@@ -130,7 +130,7 @@ class _TaskDriver:
         return inner.result()
 
     def _on_request(self) -> None:
-        """A request was made, on any thread. If our own task made it, the task sees it without help."""
+        """Called on any thread when a request is made. A request by our own task needs no wake-up."""
         if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is self._task:
             return
         with _open_loop(self._loop):
@@ -142,7 +142,7 @@ class _TaskDriver:
             self._task.cancel()
 
     def _forget_interrupt(self) -> None:
-        """The request came through `cancel` and is delivered: to its callers the task was never cancelled."""
+        """Undo our own cancel of the task: the request came through `cancel` and is delivered."""
         if self._interrupted:
             self._interrupted = False
             self._task.uncancel()

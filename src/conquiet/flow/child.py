@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _receive(connection: socket.socket, requests: queue.SimpleQueue[bytes]) -> None:
-    """Runs on its own thread, so that the end of the parent is noticed during a call."""
+    """Read requests. Runs on its own thread, so that the end of the parent is noticed during a call."""
     try:
         while (request := read_frame(connection)) is not None:
             requests.put(request)

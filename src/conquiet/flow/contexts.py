@@ -13,9 +13,9 @@ __all__ = ["call_in"]
 
 
 def call_in(context: Context, fn: Callable[..., Any], *args: Any) -> Any:
-    """`fn(*args)` in `context`; if that gives a coroutine, it runs in `context` too, in the same task.
+    """Call `fn(*args)` in `context`. If it returns a coroutine, that runs in `context` too, in the same task.
 
-    The coroutine is started at once. If it never waits it has already ended, and its value is returned directly.
+    The coroutine is started immediately. If it never waits, it has already ended, and its value is returned directly.
     """
     carry_fence(context)
     value = context.run(fn, *args)

@@ -1,4 +1,4 @@
-"""A crew: a fixed number of flows (runners) that take items from one inbox, and their orderly end."""
+"""A crew: a fixed number of flows (runners) that take items from one inbox, and their orderly shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("conquiet.flow")
 
 
 class Crew(Generic[Item]):
-    """`size` runners, each of which does `work(item)` with one item at a time. What `work` raises ends the crew.
+    """`size` runners, each of which runs `work(item)` for one item at a time. An exception in `work` ends the crew.
 
     Items are added in bulk. A runner that takes an item while there are more wakes one other runner, which wakes the
     next. If the work never waits, a single runner empties the inbox and no other is woken.
@@ -59,7 +59,7 @@ class Crew(Generic[Item]):
         return items
 
     def part(self, part: Flow[None]) -> Flow[None]:
-        """`part`, whose failure ends the whole crew: the others would work for nothing."""
+        """Wrap `part` so that its failure ends the whole crew: the others would work for nothing."""
         try:
             yield from part
         except Cancelled:
@@ -77,13 +77,13 @@ class Crew(Generic[Item]):
         self.broken.set()
 
     def finish(self, deadline: float | None, *wake: Signal) -> Flow[bool]:
-        """Let the runners empty the inbox and end, until `deadline` or a signal. True if all have ended."""
+        """Let the runners empty the inbox and end, until `deadline` or a signal. Return True if all have ended."""
         self._no_more.set()
         yield from all_end(self._runners, self._clock, deadline, *wake)
         return all(runner.done for runner in self._runners)
 
     def cut_off(self, grace: float) -> Flow[int]:
-        """Cancel the runners that are not done and wait `grace` seconds. Returns how many threads were abandoned."""
+        """Cancel the runners that are not done and wait `grace` seconds. Return how many threads were abandoned."""
         self._no_more.set()
         late = [runner for runner in self._runners if not runner.done]
         for runner in late:
@@ -96,7 +96,7 @@ class Crew(Generic[Item]):
 
     @property
     def abandoned(self) -> int:
-        """How many runners were abandoned and have not ended yet."""
+        """The number of runners that were abandoned and have not ended yet."""
         return sum(runner.abandoned and not runner.done for runner in self._runners)
 
     def _run(self) -> Flow[None]:
@@ -113,7 +113,7 @@ class Crew(Generic[Item]):
             yield from self._work(item)
 
     def _take(self, call: Signal) -> tuple[Any, Signal | None]:
-        """The next item, and the runner to wake for the one after it."""
+        """Return the next item, and the runner to wake for the one after it."""
         with self._lock:
             if self._called is call:
                 self._called = None

@@ -1,4 +1,4 @@
-"""Effects: a flow asks for a call, a sleep, or another flow beside it. Nothing else can block.
+"""Effects: a flow requests a call, a sleep, or another flow beside it. Nothing else can block.
 
 A *flow* is a generator that holds the logic and yields effects; a *driver* performs them, on a thread
 (`run`), on asyncio (`run_async`) or on a virtual clock (`conquiet.testing.VirtualDriver`). The logic is
@@ -11,12 +11,12 @@ written once and behaves the same on all three:
 
 Rules that every driver keeps:
 
-- What a call raises, whatever it is (KeyboardInterrupt too), is thrown into the flow where it yielded.
+- Any exception that a call raises (including KeyboardInterrupt) is thrown into the flow where it yielded.
 - A request to cancel throws `Cancelled` into the flow, once: at a sleep or an awaited call in progress, or at
   the next effect. A call that has finished delivers its result first.
 - A shielded effect is never interrupted; the request waits for the next effect that is not shielded.
-- A flow's children end before it does: they are cancelled and joined, and a child's failure that nobody has
-  looked at is raised.
+- A flow's children end before it does: they are cancelled and joined, and a child's failure that was not read
+  is raised.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ T = TypeVar("T")
 class Call:
     """Call `fn(*args)`; on asyncio an awaitable result is awaited. The flow gets the value or the exception.
 
-    `timeout` limits it (`CallTimeoutError`), as far as the driver can do that: a coroutine is cancelled, a thread is
-    abandoned and fenced (`flow.isolation`). `shield` keeps a request to cancel away until it is done.
+    `timeout` limits it (`CallTimeoutError`) as far as the driver can: a coroutine is cancelled, a thread is
+    abandoned and fenced (`flow.isolation`). `shield` delays a request to cancel until the call is done.
     """
 
     __slots__ = ("args", "fn", "shield", "timeout")
@@ -55,7 +55,7 @@ class Call:
 
 
 class Sleep:
-    """Wait `seconds` (None: without limit), or until one of the signals is set. True if a signal ended it."""
+    """Wait `seconds` (None: without limit), or until a signal is set. The flow gets True if a signal ended it."""
 
     __slots__ = ("seconds", "shield", "wake")
 
@@ -81,7 +81,7 @@ Flow = Generator[Effect, Any, T]
 
 
 class Signal:
-    """A flag that flows can sleep on. It may be set by any thread and by a signal handler.
+    """A flag that flows can sleep on. Any thread and any signal handler can set it.
 
     There is no lock, because a signal handler may call `set`: it raises the flag before it looks for sleepers, and a
     sleeper registers before it looks at the flag, so one of them always sees the other.
@@ -105,7 +105,7 @@ class Signal:
         return self._flag
 
     def add_waker(self, wake: Callable[[], None]) -> None:
-        """For drivers: call `wake` at every `set`, from whatever thread sets it."""
+        """For drivers: call `wake` at every `set`, on the thread that sets it."""
         self._wakers[wake] = None
 
     def remove_waker(self, wake: Callable[[], None]) -> None:
@@ -131,7 +131,7 @@ class Cancellation:
         return bool(self._requests)
 
     def take(self) -> bool:
-        """For drivers: whether there is a request to deliver now; it counts as delivered."""
+        """For drivers: return whether there is a request to deliver now, and mark it as delivered."""
         try:
             self._requests.pop()
         except IndexError:
@@ -164,44 +164,44 @@ class Child(Generic[T]):
         return self.finished.is_set()
 
     def cancel(self) -> None:
-        """Ask it to end; `join` it to know that it has."""
+        """Ask the child to end; `join` waits until it has."""
         self.cancellation.request()
 
     def abandon(self) -> None:
-        """Let the parent end without it. The last resort for a thread that cannot be stopped: it runs on."""
+        """Let the parent end without the child. The last resort for a thread that cannot be stopped and runs on."""
         self.abandoned = True
 
     @property
     def failure(self) -> BaseException | None:
-        """Its exception; None if it returned, was cancelled or still runs. Reading this counts as handling it."""
+        """The child's exception; None if it returned, was cancelled or still runs. Reading it counts as handling it."""
         self._looked = self._looked or self.done
         return None if isinstance(self._error, Cancelled) else self._error
 
     def result(self) -> T:
-        """What it returned; raises what it raised. Only once it is done."""
+        """Return the child's value or raise its exception. Call it only when the child is done."""
         self._looked = True
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
 
     def has_unseen_failure(self) -> bool:
-        """For the drivers: whether it failed and nobody has looked."""
+        """For drivers: whether the child failed and `failure` was not read."""
         return not self._looked and self._error is not None and not isinstance(self._error, Cancelled)
 
     def finish(self, value: T | None, error: BaseException | None) -> None:
-        """For the drivers: record how it ended."""
+        """For drivers: record how the child ended."""
         self._value, self._error = value, error
         self.finished.set()
 
 
 def join(child: Child[T], *, shield: bool = False) -> Flow[T]:
-    """Wait for `child` to end; its result, or its exception."""
+    """Wait for `child` to end, and return its result or raise its exception."""
     yield Sleep(None, child.finished, shield=shield)
     return child.result()
 
 
 def shielded(flow: Flow[T]) -> Flow[T]:
-    """`flow` with all its effects shielded: for cleanup that is a flow itself."""
+    """Shield all effects of `flow`: for cleanup that is a flow itself."""
     step: Callable[[Any], Effect] = flow.send
     value: Any = None
     while True:
@@ -218,7 +218,7 @@ def shielded(flow: Flow[T]) -> Flow[T]:
 
 
 class Kept(Generic[T]):
-    """What `kept` gives: the main flow's value, and the keeper's failure, if any, as data."""
+    """The result of `kept`: the main flow's value, and the keeper's failure, if any, as data."""
 
     __slots__ = ("keeper_failure", "value")
 
@@ -228,10 +228,10 @@ class Kept(Generic[T]):
 
 
 def kept(main: Flow[T], keeper: Flow[Any]) -> Flow[Kept[T]]:
-    """Run `main` here with `keeper` (a heartbeat, say) beside it, which ends when `main` does.
+    """Run `main` here with `keeper` (for example a heartbeat) beside it, which ends when `main` does.
 
-    A keeper that fails does not stop the main flow: its failure is handed over as data, or, where the main
-    flow itself raises, as a note on that exception. A keeper that must stop the main flow sets a signal.
+    A failing keeper does not stop the main flow: its failure is returned as data or, if the main flow itself
+    raises, as a note on that exception. A keeper that must stop the main flow sets a signal.
     """
     child: Child[Any] = yield Beside(keeper, name="keeper")
     try:

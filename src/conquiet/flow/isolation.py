@@ -26,7 +26,7 @@ __all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "carry_fence", "current_fence
 
 
 class Fence:
-    """Whether a call still acts for its caller. Once closed it stays closed, and so do the calls inside it."""
+    """Tells whether a call still acts for its caller. A closed fence stays closed, as do those of calls inside it."""
 
     __slots__ = ("_closed", "_name", "_outer")
 
@@ -43,10 +43,10 @@ class Fence:
         self._closed = True
 
     def check(self) -> None:
-        """Raise `AbandonedCallError` if the caller has given this call up."""
+        """Raise `AbandonedCallError` if the caller has abandoned this call."""
         if self.closed:
             raise AbandonedCallError(
-                f"{self._name} was given up at its time limit; what it does now is not for its caller any more"
+                f"{self._name} was abandoned at its time limit and no longer acts for its caller"
             )
 
 
@@ -55,19 +55,19 @@ _FENCE: contextvars.ContextVar[Fence] = contextvars.ContextVar("conquiet_fence",
 
 
 def current_fence() -> Fence:
-    """The fence of the call that this code runs in; outside any timed call it is never closed."""
+    """Return the fence of the call that this code runs in. Outside any timed call it is never closed."""
     return _FENCE.get()
 
 
 def carry_fence(context: contextvars.Context) -> None:
-    """Give `context` the fence of the current call, so that its time limit holds in that context, too."""
+    """Copy the fence of the current call to `context`, so that its time limit also applies there."""
     fence = _FENCE.get()
     if fence is not _OPEN and context.get(_FENCE) is not fence:
         context.run(_FENCE.set, fence)
 
 
 def describe(fn: Callable[..., Any]) -> str:
-    """A callable's name for messages; never its arguments, which may be secret."""
+    """Return a callable's name for messages, never its arguments, which may be secret."""
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
@@ -84,19 +84,19 @@ class ThreadCalls:
     def run(
         self, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, clock: Clock = SYSTEM_CLOCK
     ) -> Any:
-        """`fn(*args)`, or `CallTimeoutError` after `timeout` seconds.
+        """Call `fn(*args)`; raise `CallTimeoutError` after `timeout` seconds.
 
-        With `max_abandoned` calls still hanging no new one is started, `AbandonedThreadsError` is raised.
+        If `max_abandoned` calls are still hanging, no new one is started and `AbandonedThreadsError` is raised.
         """
         if (
             os.getpid() != self._pid
-        ):  # a fork has none of the hanging threads, and perhaps a lock that one held
+        ):  # a forked child has none of the hanging threads, but maybe a lock that one of them held
             self._pid, self._lock, self.abandoned = os.getpid(), threading.Lock(), 0
         if self.abandoned >= self.max_abandoned:
             raise AbandonedThreadsError(
                 f"{self.abandoned} calls ran past their time limit and still hold their threads (the bound is "
                 f"{self.max_abandoned}): {describe(fn)} was not started. Threads cannot be stopped; restart the "
-                "process, and give the calls time limits of their own or run them in processes"
+                "process, and give the calls their own time limits or run them in processes"
             )
         call = _TimedCall(self, fn, args)
         THREADS.start(call.work, describe(fn))
@@ -105,7 +105,7 @@ class ThreadCalls:
             while not call.done and (left := deadline - clock.monotonic()) > 0:
                 clock.wait(call.parker, left)
         except BaseException:
-            call.abandon()  # Ctrl-C in the waiting thread: nobody takes the result
+            call.abandon()  # Ctrl-C in the waiting thread: the result is not needed
             raise
         if call.abandon():
             raise CallTimeoutError(
@@ -121,7 +121,7 @@ class ThreadCalls:
 
 
 class _TimedCall:
-    """One call. Either it ends first or its caller gives it up; the lock decides which."""
+    """One call. Either it ends first or its caller abandons it; the lock decides which."""
 
     __slots__ = (
         "_abandoned",
@@ -170,7 +170,7 @@ class _TimedCall:
         return self._fn(*self._args)
 
     def abandon(self) -> bool:
-        """Give the call up; False if it had just ended."""
+        """Abandon the call. Return False if it has already ended."""
         with self._lock:
             if self.done:
                 return False

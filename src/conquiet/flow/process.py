@@ -37,9 +37,9 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProcessCalls:
-    """Runs `fn` in child processes: `run(*args)` gives its result, which like the arguments must be JSON.
+    """Runs `fn` in child processes. `run(*args)` returns its result; result and arguments must be JSON.
 
-    With `wrap`, the child calls `wrap(fn, *args)`: to turn the JSON into what `fn` takes, say.
+    With `wrap`, the child calls `wrap(fn, *args)`, for example to turn the JSON into the arguments of `fn`.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ProcessCalls:
         self.killed_total = 0
 
     def run(self, *args: Any, timeout: float | None = None) -> Any:
-        """The call's result; `RemoteCallError` if it raised, `CallTimeoutError` if it was killed at its limit."""
+        """Return the result; raise `RemoteCallError` if the call raised, `CallTimeoutError` if it was killed."""
         return self._run(args, timeout, lambda child: None)
 
     async def run_async(self, *args: Any, timeout: float | None = None) -> Any:
-        """As `run`, waiting on a thread; cancelling it kills the child."""
+        """Like `run`, but waits on a thread; cancelling it kills the child."""
         cancelled = False
         children: list[_ChildProcess] = []
 
@@ -103,7 +103,7 @@ class ProcessCalls:
         return answer["value"]
 
     def close(self) -> None:
-        """Kill every child, busy ones too."""
+        """Kill every child, including busy ones."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -158,7 +158,7 @@ class _ChildProcess:
         write_frame(ours, json.dumps(target).encode())
 
     def ask(self, request: bytes, timeout: float | None, clock: Clock) -> dict[str, Any] | None:
-        """The child's answer; None if it died. After TimeoutError, or any interrupt, it must not be used again."""
+        """Return the child's answer, or None if it died. After TimeoutError or an interrupt it must not be reused."""
         self.usable = False
         if not self._ready:
             # Starting the interpreter and importing the function does not count against the limit.
@@ -188,7 +188,7 @@ class _ChildProcess:
         return None if frame is None else json.loads(frame)
 
     def kill(self) -> None:
-        """Kill it and all that it has started. Safe from any thread, even while another waits in `ask`."""
+        """Kill the child and all processes that it started. Safe from any thread, even while another waits in `ask`."""
         self.usable = False
         if self._process.poll() is None:
             try:
@@ -212,7 +212,7 @@ def write_frame(connection: socket.socket, data: bytes) -> None:
 
 
 def read_frame(connection: socket.socket, left: Callable[[], float | None] = lambda: None) -> bytes | None:
-    """One message; None at the end of the stream. `left` gives the seconds that remain, TimeoutError at 0."""
+    """Read one message; None at the end of the stream. `left` returns the seconds that remain; 0 is TimeoutError."""
     head = _read_exactly(connection, _LENGTH.size, left)
     return None if head is None else _read_exactly(connection, _LENGTH.unpack(head)[0], left)
 
@@ -232,11 +232,11 @@ def _read_exactly(connection: socket.socket, size: int, left: Callable[[], float
 
 
 def _importable(fn: Callable[..., Any]) -> dict[str, Any]:
-    """How a child finds `fn` again: by module and name only."""
+    """Return the module and name by which a child imports `fn`."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
     if not module or not name or "<" in name:
         raise IsolationConfigError(
-            f"{describe(fn)} cannot run in a process of its own: a child imports it by name, so it must be a "
+            f"{describe(fn)} cannot run in a child process: the child imports it by name, so it must be a "
             "function at the top level of a module, not a lambda, a closure or a bound method"
         )
     main_file = None
@@ -248,7 +248,7 @@ def _importable(fn: Callable[..., Any]) -> dict[str, Any]:
             module, main_file = spec.name, None
         elif main_file is None:
             raise IsolationConfigError(
-                f"{describe(fn)} cannot run in a process of its own: put it into a module that is a file"
+                f"{describe(fn)} cannot run in a child process: put it into a module that is a file"
             )
         else:
             main_file = str(Path(main_file).resolve())

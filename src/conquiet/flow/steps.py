@@ -1,4 +1,4 @@
-"""What every driver shares: resuming a flow, and ending its children with it."""
+"""The common part of all drivers: resuming a flow, and ending its children with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Steps(Generic[T]):
         self._error: BaseException | None = None
 
     def resume(self) -> bool:
-        """Hand `error` or `value` to the flow; True if `effect` is to be performed, False if the flow ended."""
+        """Pass `error` or `value` to the flow. Return True if `effect` must be performed, False if the flow ended."""
         error, self.error = self.error, None
         try:
             self.effect = self._flow.send(self.value) if error is None else self._flow.throw(error)
@@ -50,13 +50,13 @@ class Steps(Generic[T]):
         return True
 
     def adopt(self, child: Child[Any]) -> None:
-        """A child was started: it ends with this flow. Children that have ended without an unseen failure are dropped."""
+        """Register a child, which ends with this flow. Children that ended without an unread failure are dropped."""
         if len(self._children) >= 64:
             self._children[:] = [old for old in self._children if not old.done or old.has_unseen_failure()]
         self._children.append(child)
 
     def result(self) -> T:
-        """How the flow ended: its value, or its exception raised."""
+        """Return the flow's value or raise its exception."""
         if self._error is not None:
             error, self._error = (
                 self._error,
@@ -71,7 +71,7 @@ class Steps(Generic[T]):
 
 
 def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
-    """`flow`, followed by the end of its children."""
+    """Run `flow`, then end its children."""
     try:
         value = yield from flow
     except BaseException as error:
@@ -84,7 +84,7 @@ def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
 
 
 def _end(children: list[Child[Any]]) -> Flow[list[Child[Any]]]:
-    """Cancel and join the children; returns those whose failure nobody has seen."""
+    """Cancel and join the children, and return those whose failure was not read."""
     for child in children:
         if not child.done:
             child.cancel()

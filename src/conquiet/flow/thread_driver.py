@@ -1,7 +1,7 @@
 """The driver on threads: `run` performs a flow's effects on the calling thread.
 
-A driver knows only how to call, how to wait and how to start something beside. What a flow means is the same on both
-drivers; a test runs random flows on them and on the virtual driver to prove it.
+A driver only knows how to call, wait and start a child. A flow has the same meaning on both drivers; a test runs
+random flows on them and on the virtual driver to prove it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
     if type(value) in _COROUTINES and inspect.isawaitable(value):
         value.close()  # type: ignore[attr-defined]
         raise AsyncCallableError(
-            f"{describe(effect.fn)} gave a coroutine, and nobody awaits one on a thread: use a plain function, or the "
+            f"{describe(effect.fn)} returned a coroutine, which cannot be awaited on a thread: use a plain function, or the "
             "asyncio variant of the class that calls it"
         )
     return value

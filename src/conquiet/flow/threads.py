@@ -1,4 +1,4 @@
-"""Reused threads: starting one costs more than most of what runs on it."""
+"""Reused threads: starting a thread costs more than most of the jobs that run on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Job = Callable[[], None]
 
 
 class Threads:
-    """Runs each job at once, on an idle thread or a new one. Threads that stay idle end.
+    """Runs each job immediately, on an idle thread or a new one. Threads that stay idle end.
 
     There is no limit here: callers bound what they start. The threads are daemons, because an abandoned call must not
     keep the process from ending; flows join what they start.
@@ -42,7 +42,7 @@ class Threads:
         inbox.put((job, name, number))
 
     def busy(self, since: int = 0) -> list[int]:
-        """For each job that was started after number `since` and has not ended: its thread's ident, 0 if none yet."""
+        """Return the thread ident (0 if none yet) of each job started after number `since` that has not ended."""
         with self._lock:
             return [thread for number, thread in self._busy.items() if number > since]
 
@@ -68,7 +68,7 @@ class Threads:
                 self._idle.append(inbox)
 
     def _forget_threads(self) -> None:
-        # A forked child has none of its parent's threads, and perhaps a lock that one of them held.
+        # A forked child has none of its parent's threads, but maybe a lock that one of them held.
         self._lock = threading.Lock()
         self._idle = []
         self._busy = {}

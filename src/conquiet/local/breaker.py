@@ -68,7 +68,7 @@ class CircuitBreaker:
             return self._state
 
     def allow(self) -> bool:
-        """Whether a call may be made now. After True, `record_success` or `record_failure` must follow."""
+        """Return whether a call may be made now. After True, `record_success` or `record_failure` must follow."""
         with self._lock:
             now = self._look_at_clock()
             if self._state is not BreakerState.HALF_OPEN:
@@ -81,7 +81,7 @@ class CircuitBreaker:
             return True
 
     def record_success(self) -> None:
-        """A call succeeded: the failure count is reset, and a trial closes the breaker."""
+        """Record a successful call: it resets the failure count, and a successful trial closes the breaker."""
         with self._lock:
             self._look_at_clock()
             if self._state is BreakerState.OPEN:
@@ -93,7 +93,7 @@ class CircuitBreaker:
             self._failures = self._rate_limits = 0
 
     def record_failure(self, rate_limited: bool = False) -> None:
-        """A call failed; `rate_limited` says that a rate limit refused it."""
+        """Record a failed call; `rate_limited` means that a rate limit refused it."""
         with self._lock:
             self._look_at_clock()
             if self._state is BreakerState.OPEN:
@@ -149,7 +149,7 @@ class CircuitBreakerRegistry:
         self._breakers: dict[str, CircuitBreaker] = {}
 
     def for_platform(self, name: str) -> CircuitBreaker:
-        """The breaker of this platform; the same object every time."""
+        """Return the breaker of this platform, the same object every time."""
         if type(name) is not str or not name:
             raise LocalConfigError(f"a platform's name must be a non-empty str, not {name!r}")
         with self._lock:
@@ -161,7 +161,7 @@ class CircuitBreakerRegistry:
         return breaker
 
     def states(self) -> dict[str, BreakerState]:
-        """The state of every breaker, by platform."""
+        """Return the state of every breaker, by platform."""
         with self._lock:
             breakers = dict(self._breakers)
         return {name: breaker.state for name, breaker in breakers.items()}

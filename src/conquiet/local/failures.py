@@ -36,7 +36,7 @@ def report_failure(item: QueueItem, error: BaseException) -> None:
     with _lock:
         LAST_EXCEPTIONS.append({**told, "error": text, "type": name})
         del LAST_EXCEPTIONS[:-MAX_REMEMBERED]
-    # The traceback as redacted text: exc_info would print a password in the exception's message.
+    # The traceback is logged as redacted text: exc_info would print a password in the exception's message.
     where = redact("".join(traceback.format_exception(error, limit=-20))[-MAX_TEXT:])
     _log.error(
         "job failed: %scorrelation_id=%r priority=%s seq=%d error=%s: %s\n%s",
@@ -60,7 +60,7 @@ def report_failure(item: QueueItem, error: BaseException) -> None:
 
 
 def _log_fields(job: Any) -> dict[str, Any]:
-    """What the job says identifies it, without names that log records and failures use for themselves."""
+    """Return the fields by which the job identifies itself, without names that log records and failures use."""
     fields = told_by(job, "log_fields")
     return (
         {name: fields[name] for name in fields if name not in _TAKEN} if isinstance(fields, Mapping) else {}
@@ -68,7 +68,7 @@ def _log_fields(job: Any) -> dict[str, Any]:
 
 
 def error_text(error: BaseException, limit: int = MAX_TEXT) -> str:
-    """The exception's message, at most `limit` characters, without passwords."""
+    """Return the exception's message, at most `limit` characters, without passwords."""
     try:
         text = str(error)
     except Exception as unshowable:  # noqa: BLE001 - a failing __str__ must not stop the worker

@@ -27,9 +27,9 @@ class QueueItem(NamedTuple):
 
 
 def told_by(job: Any, name: str) -> Any:
-    """The attribute `name` of `job`, for logs and spans; None if it has none, or reading it fails.
+    """Return the attribute `name` of `job`, for logs and spans; None if it does not exist or reading it fails.
 
-    Jobs are arbitrary objects. One whose attribute raises (a row of a closed session, say) must not end a worker.
+    Jobs are arbitrary objects. One whose attribute raises (such as a row of a closed session) must not end a worker.
     """
     try:
         return getattr(job, name, None)

@@ -48,21 +48,21 @@ class WorkerPool:
             for worker in self._workers:
                 worker.start()
         except BaseException:
-            self.request_stop()  # no more threads available, say: stop those that did start
+            self.request_stop()  # for example, no more threads are available: stop those that did start
             raise
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Process what is ready, then end, as `Worker.stop`. True if all have ended."""
+        """Process ready items, then end, like `Worker.stop`. Return True if all workers have ended."""
         self.request_stop()
         return self.join(timeout)
 
     def request_stop(self) -> None:
-        """`stop` without waiting. Safe in a signal handler."""
+        """Like `stop`, but without waiting. Safe in a signal handler."""
         for worker in self._workers:
             worker.request_stop()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until all have ended, at most `timeout` seconds. True if they have."""
+        """Wait until all workers have ended, at most `timeout` seconds. Return True if they have."""
         deadline = None if timeout is None else monotonic() + timeout
         for worker in self._workers:
             worker.join(None if deadline is None else max(0.0, deadline - monotonic()))

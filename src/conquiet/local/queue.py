@@ -36,7 +36,7 @@ _Ready = tuple[int, int, float, QueueItem, Bucket | None]
 
 
 class PriorityDelayQueue:
-    """Hands out, of the items whose delay is over, the one with the lowest priority value, then the earliest.
+    """Serves the items whose delay is over by lowest priority value, then in order of arrival.
 
     Delays run on the clock's monotonic time, so setting the machine's clock does not affect them.
     """
@@ -60,7 +60,7 @@ class PriorityDelayQueue:
         watch_queue(self, self._latency)
 
     def enqueue(self, job: Any, priority: str = "normal", delay_seconds: float = 0.0) -> QueueItem:
-        """Accept `job`, to be handed out after `delay_seconds`; 0 or less means no delay."""
+        """Accept `job`, to be served after `delay_seconds`; 0 or less means no delay."""
         try:
             value = self._priorities[priority]
         except (KeyError, TypeError):
@@ -107,9 +107,9 @@ class PriorityDelayQueue:
     def dequeue(
         self, block: bool = True, timeout: float | None = None, *, stop: Signal | None = None
     ) -> QueueItem | None:
-        """The next item; waits for it if `block`, at most `timeout` seconds, and no longer once `stop` is set.
+        """Return the next item. With `block`, wait for it at most `timeout` seconds, or until `stop` is set.
 
-        None when nothing came in that time, or when the queue is shut down and empty.
+        Return None if nothing arrived in that time, or if the queue is shut down and empty.
         """
         if timeout is not None:
             timeout = checked_seconds("timeout", timeout, or_negative=True, error=LocalConfigError)
@@ -121,7 +121,7 @@ class PriorityDelayQueue:
         return self._wait(None if timeout is None else now + timeout, stop)
 
     def put_back(self, item: QueueItem) -> None:
-        """Return an item that was taken and not begun to its old place, even if the queue is full or shut down."""
+        """Return an item that was taken but not started to its old place, even if the queue is full or shut down."""
         with self._lock:
             heappush(self._ready, (item.priority_value, item.seq, self._monotonic(), item, None))
             self._ready_size += 1
@@ -132,7 +132,7 @@ class PriorityDelayQueue:
             self._warn(depth)
 
     def snapshot(self) -> QueueSnapshot:
-        """Counts of the items; an item whose delay is over counts as ready."""
+        """Return counts of the items; an item whose delay is over counts as ready."""
         with self._lock:
             self._promote(self._monotonic())
             ready, scheduled = self._ready_size, self._schedule.size
@@ -148,7 +148,7 @@ class PriorityDelayQueue:
         return self._ready_size + self._schedule.size
 
     def purge(self) -> int:
-        """Discard all items; for use between tests. Returns how many there were."""
+        """Discard all items, for use between tests, and return their number."""
         with self._lock:
             gone = self._ready, self._schedule
             self._ready, self._schedule, removed = [], Schedule(), self.depth
@@ -158,7 +158,7 @@ class PriorityDelayQueue:
         return removed
 
     def shutdown(self) -> None:
-        """Accept nothing more. What was accepted is still handed out, delayed items when they are due."""
+        """Accept no more items. Accepted items are still served, delayed ones when they are due."""
         with self._lock:
             self._shutdown = True
             self._waiters.notify_all()
@@ -170,7 +170,7 @@ class PriorityDelayQueue:
             self._waiters.notify_earlier()
 
     def _promote(self, now: float) -> None:
-        """Make ready what is due. A bucket becomes one entry of the heap, sorted by its head."""
+        """Make due items ready. A bucket becomes one entry of the heap, sorted by its head."""
         if self._schedule.next_due > now:
             return
         for value, bucket in self._schedule.take_due(now):
@@ -232,7 +232,7 @@ class PriorityDelayQueue:
 
     def _hand_on(self) -> None:
         if self._shutdown and not self._ready_size and not self._schedule.size:
-            self._waiters.notify_all()  # the last item is gone: release all that wait
+            self._waiters.notify_all()  # the last item is gone: release all waiting threads
         else:
             self._waiters.hand_on(ready=self._ready_size > 0, scheduled=self._schedule.size > 0)
 

@@ -38,7 +38,7 @@ class Schedule:
         self.size = 0
 
     def add(self, priority_value: int, due: float, item: QueueItem) -> None:
-        """`item` must have a higher seq than every item before it."""
+        """Add an item, which must have a higher seq than all items added before."""
         timeline = self._timelines.get(priority_value)
         if timeline is None:
             timeline = self._timelines[priority_value] = Timeline()
@@ -48,7 +48,7 @@ class Schedule:
             self.next_due = due
 
     def take_due(self, now: float) -> Iterator[tuple[int, Bucket]]:
-        """Remove what is due by `now`: buckets that hold nothing else, with their priority."""
+        """Remove the items due by `now`, as buckets that contain only due items, with their priority."""
         for priority_value, timeline in self._timelines.items():
             for bucket in timeline.take_due(now):
                 self.size -= len(bucket.items)
@@ -77,7 +77,7 @@ class Timeline:
     def add(self, due: float, item: QueueItem) -> None:
         at = bisect_right(self._starts, due) - 1
         if at < 0 or (self._is_closed(at) and due != self._starts[at]):
-            at += 1  # it goes into the next bucket, which then begins earlier
+            at += 1  # the item goes into the next bucket, which then begins earlier
             if at == len(self._buckets) or self._is_closed(at):
                 self._starts.insert(at, due)
                 self._buckets.insert(at, Bucket([due], [item], due))
@@ -105,7 +105,7 @@ class Timeline:
         return taken
 
     def _is_closed(self, at: int) -> bool:
-        """Whether bucket `at` takes items of its one due time only.
+        """Return whether bucket `at` accepts only items of its single due time.
 
         A large bucket that is due at one instant is never halved. Other items would have to be separated from it again,
         at a cost proportional to its size.

@@ -2,12 +2,12 @@
 
 One waiting thread is the *timekeeper*: it sleeps no longer than until the next delayed item is due, the others sleep
 until they are notified (or their own time is up). No thread is woken in vain and no wake-up is lost, because
-at any time, if some thread waits,
+at any time, if a thread waits,
 
-- and an item is ready, some thread has been notified; it has left the list, so that the next notification reaches
+- and an item is ready, a thread has been notified; it has left the list, so that the next notification reaches
   another thread;
-- and an item is delayed, some thread is the timekeeper or has been notified;
-- and a notified thread leaves, with an item, at its time limit or by an exception, it notifies the next one if there
+- and an item is delayed, a thread is the timekeeper or has been notified;
+- and a notified thread leaves (with an item, at its time limit or by an exception), it notifies the next one if there
   is something left to do.
 
 A thread that finds an item without waiting only removes one, which breaks none of this.
@@ -21,7 +21,7 @@ __all__ = ["Waiters"]
 
 
 class Waiters:
-    """Not thread-safe: the queue's lock is held around every call. True if anybody waits."""
+    """The waiting threads; true if there are any. Not thread-safe: the queue's lock is held around every call."""
 
     __slots__ = ("_timekeeper", "_waiting")
 
@@ -33,20 +33,20 @@ class Waiters:
         return bool(self._waiting)
 
     def add(self, parker: Parker, *, timed: bool) -> bool:
-        """`parker` is about to wait. True if it becomes the timekeeper; `timed`: there are delayed items."""
+        """Add `parker` before it waits; `timed` if items are delayed. Return True if it becomes the timekeeper."""
         self._waiting[parker] = None
         if timed and self._timekeeper is None:
             self._timekeeper = parker
         return self._timekeeper is parker
 
     def remove(self, parker: Parker) -> None:
-        """`parker` no longer waits."""
+        """Remove `parker`, which no longer waits."""
         self._waiting.pop(parker, None)
         if self._timekeeper is parker:
             self._timekeeper = None
 
     def notify(self) -> None:
-        """Wake the one that has waited longest."""
+        """Wake the thread that has waited longest."""
         self._wake(next(iter(self._waiting), None))
 
     def notify_all(self) -> None:
@@ -54,11 +54,11 @@ class Waiters:
             self._wake(parker)
 
     def notify_earlier(self) -> None:
-        """The next due time is earlier than before: the timekeeper must look again."""
+        """Wake the timekeeper, because the next due time is now earlier."""
         self._wake(self._timekeeper or next(iter(self._waiting), None))
 
     def hand_on(self, *, ready: bool, scheduled: bool) -> None:
-        """A thread leaves; `ready` and `scheduled` say what there is for those that stay."""
+        """Notify the next thread when one leaves; `ready` and `scheduled` tell whether such items are left."""
         if ready or (scheduled and self._timekeeper is None):
             self.notify()
 

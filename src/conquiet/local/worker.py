@@ -30,12 +30,12 @@ class Session(Protocol):
 
 
 class Worker:
-    """Calls `handler(job)` for one item after the other, on a daemon thread.
+    """Calls `handler(job)` for one item after another, on a daemon thread.
 
-    With `session_factory` (a `sessionmaker`, say) it calls `handler(job, session)` with a session of the job's own:
+    With `session_factory` (for example a `sessionmaker`) it calls `handler(job, session)` with a new session per job:
     the handler commits; if it raises, the session is rolled back; in any case it is closed. A job that fails is
-    logged and remembered in `LAST_EXCEPTIONS`; it is not tried again, and the worker goes on. If the
-    job has a mapping `log_fields`, both identify it by these fields.
+    logged and stored in `LAST_EXCEPTIONS`; it is not tried again, and the worker continues. If the job has a mapping
+    `log_fields`, both identify it by these fields.
     """
 
     def __init__(
@@ -67,24 +67,24 @@ class Worker:
     def start(self) -> None:
         """Start the thread. A worker runs once."""
         if self._started or self._stopping.is_set():
-            raise LocalConfigError("this worker was started or stopped before: make another one")
+            raise LocalConfigError("this worker was started or stopped before: create a new one")
         self._started = True
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Process what is ready, then end. Waits at most `timeout` seconds; True if it has ended.
+        """Process ready items, then end. Wait at most `timeout` seconds, and return True if the worker has ended.
 
-        Delayed items stay in the queue: they are lost with the process, unless another worker takes them.
+        Delayed items stay in the queue. They are lost with the process unless another worker takes them.
         """
         self.request_stop()
         return self.join(timeout)
 
     def request_stop(self) -> None:
-        """`stop` without waiting. Safe in a signal handler."""
+        """Like `stop`, but without waiting. Safe in a signal handler."""
         self._stopping.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds. True if it has."""
+        """Wait until the worker has ended, at most `timeout` seconds. Return True if it has."""
         if self._started and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self.is_alive()
@@ -105,7 +105,7 @@ class Worker:
         self._ended()
 
     def _step(self) -> bool:
-        """One turn of the loop; False if the worker must end."""
+        """Run one turn of the loop. Return False if the worker must end."""
         stopping = self._stopping.is_set()
         item = self._queue.dequeue(not stopping, self._poll_timeout, stop=self._stopping)
         if item is not None:
@@ -120,7 +120,7 @@ class Worker:
     def _process(self, item: QueueItem) -> None:
         clock = self._queue.clock
         begun = clock.monotonic()
-        # Discarded after the job, with all that the handler sets in it.
+        # Discarded after the job, with everything that the handler sets in it.
         context = contextvars.copy_context()
         spans = Spans.if_wanted("conquiet.local")
         span = None if spans is None else spans.start("conquiet.local.job", context, _span_attributes(item))
@@ -166,7 +166,7 @@ def say_what_stays(queue: PriorityDelayQueue) -> None:
 
 
 def _attempt(clean_up: Callable[[], object], error: BaseException, note: str) -> None:
-    """Clean up after `error`; if that fails, too, `error` gets a note."""
+    """Clean up after `error`. If that fails too, add a note to `error`."""
     try:
         clean_up()
     except Exception as another:  # noqa: BLE001 - reported in the note

@@ -1,4 +1,4 @@
-"""The settings of a stream, its group and one consumer, checked when they are made."""
+"""The settings of a stream, its group and one consumer, checked when they are created."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["QueueConfig", "checked_block_ms", "unique_consumer_name"]
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Which stream, which consumer group, and who this consumer is.
+    """The stream, the consumer group and the name of this consumer.
 
-    `consumer_name` must be unique among the processes alive (`unique_consumer_name()` makes one).
+    `consumer_name` must be unique among running processes (`unique_consumer_name()` creates one).
     `max_read_count` must be 1 for a `QueueConsumer`, which has no buffer.
     """
 
@@ -37,13 +37,13 @@ class QueueConfig:
 
 
 def unique_consumer_name() -> str:
-    """A consumer name that no other process has, not even a fork: host, process id and a random part."""
+    """Return a consumer name that no other process has, not even a fork: host, process id and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def checked_block_ms(what: str, value: object) -> int:
     if type(value) is int and value == 0:
-        raise QueueConfigError(f"{what} must be at least 1, not 0 (to Redis, 0 means: block for ever)")
+        raise QueueConfigError(f"{what} must be at least 1, not 0 (for Redis, 0 means to block for ever)")
     return checked_int(what, value, 1, error=QueueConfigError)
 
 

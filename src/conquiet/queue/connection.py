@@ -1,4 +1,4 @@
-"""Redis clients for this queue: without retries of their own."""
+"""Redis clients for this queue, without the client's own retries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOCKET_SECONDS = 5.0
 
 
 def connect(url: str, **options: Any) -> redis.Redis:
-    """A client for `url` (redis://, rediss:// for TLS, unix://) that retries nothing.
+    """Return a client for `url` (redis://, rediss:// for TLS, unix://) that retries nothing.
 
     `options` go to redis-py (`ssl_ca_certs`, `socket_timeout`, …). The socket timeout, 5 s by default, never
     ends a blocking read: the queue waits `block_ms` and 5 s more for its answer.
@@ -29,7 +29,7 @@ def connect(url: str, **options: Any) -> redis.Redis:
 
 
 def connect_async(url: str, **options: Any) -> redis.asyncio.Redis:
-    """The same for asyncio."""
+    """Like `connect`, for asyncio."""
     client: redis.asyncio.Redis = _connect(redis.asyncio.Redis, url, AsyncRetry(NoBackoff(), 0), options)
     return client
 
@@ -49,7 +49,7 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
             raise ValueError("it has a NUL or half a surrogate pair in it")
         if impossible_host(given.get("host", "")):
             raise ValueError("no host can have that name: the parts between its dots have 1 to 63 characters")
-        # Makes a connection object without connecting: unknown options fail now, not at the first command.
+        # Creates a connection object without connecting: unknown options fail now, not at the first command.
         made.connection_pool.connection_class(**given)
         return made
     except (ValueError, TypeError, AttributeError) as error:
@@ -58,14 +58,14 @@ def _connect(client: Any, url: str, no_retry: Any, options: dict[str, Any]) -> A
             "expected redis://[user:password@]host:port/db, rediss://… for TLS, or unix://path",
             problem=AccessProblem.ADDRESS,
         ) from None
-    except OSError as error:  # an error of this machine: no file descriptors left, say
-        raise QueueConnectionError(f"no client can be made: {redact(str(error))}") from error
+    except OSError as error:  # an error of this machine, for example no file descriptors left
+        raise QueueConnectionError(f"no client can be created: {redact(str(error))}") from error
 
 
 def _told(url: str, error: Exception) -> str:
-    """What is wrong with `url`. An unparsable URL may have a password anywhere before its last @, and the parser's error
-    may quote part of it: then neither is shown."""
+    """Describe what is wrong with `url`. An unparsable URL may have a password anywhere before its last @, and the
+    parser's error may quote part of it; in that case neither is shown."""
     if "@" not in url or "unexpected keyword argument" in str(error):
-        return f"{redact_dsn(url)!r} is no usable Redis URL ({redact(str(error))})"
+        return f"{redact_dsn(url)!r} is not a usable Redis URL ({redact(str(error))})"
     shown = "…@" + redact(url.rpartition("@")[2].partition("?")[0])
-    return f"{shown!r} is no usable Redis URL (in a password, / is written %2F, # %23 and @ %40)"
+    return f"{shown!r} is not a usable Redis URL (in a password, write %2F for /, %23 for # and %40 for @)"

@@ -23,7 +23,7 @@ __all__ = ["AsyncDbFactory", "AsyncDbTx", "AsyncQueueConsumer", "DbFactory", "Db
 
 
 class DbTx(Protocol):
-    """What the handler's effects are committed with."""
+    """The transaction that commits the handler's effects."""
 
     def commit(self) -> object: ...
     def rollback(self) -> object: ...
@@ -33,7 +33,7 @@ Tx = TypeVar("Tx", bound=DbTx, covariant=True)
 
 
 class DbFactory(Protocol[Tx]):
-    """Begins a transaction per message; see `conquiet.queue.transactions` for ready ones."""
+    """Begins a transaction per message; `conquiet.queue.transactions` has implementations."""
 
     def begin(self) -> Tx: ...
 
@@ -60,18 +60,18 @@ class QueueConsumer:
         run(self._operations.create_group())
 
     def next(self, block_ms: int | None = None) -> QueueMessage | None:
-        """The next new message, or None if none came in `block_ms` (default: the configured), or after `stop`."""
+        """Return the next new message; None if none arrived in `block_ms` (default: as configured), or after `stop`."""
         return run(self._delivery.next(block_ms))
 
     def iter_messages(self) -> Iterator[QueueMessage]:
-        """New messages until `stop`. Acknowledge each yourself, after your effects are committed."""
+        """Yield new messages until `stop`. Acknowledge each yourself, after your effects are committed."""
         while not self._delivery.stopped.is_set():
             message = run(self._delivery.next_to_hand_on())
             if message is not None:
                 yield message
 
     def ack(self, msg: QueueMessage | MalformedEntry) -> None:
-        """Acknowledge, also after `stop`."""
+        """Acknowledge a message; also possible after `stop`."""
         run(self._operations.ack(msg))
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class QueueConsumer:
         self._delivery.stopped.set()
 
     def stop_on_sigterm(self) -> AbstractContextManager[None]:
-        """Around your own loop of `next` or `iter_messages`: SIGTERM calls `stop`. `run` does this by itself."""
+        """Make SIGTERM call `stop` during your own loop of `next` or `iter_messages`. `run` does this by itself."""
         return stop_on_sigterm(self.stop)
 
     def run(
@@ -89,10 +89,10 @@ class QueueConsumer:
         db_factory: DbFactory[Any],
         on_malformed: Callable[[MalformedEntry, Any], None] | None = None,
     ) -> None:
-        """Fetch, `handler(msg, tx)`, commit, ack, until `stop` or SIGTERM; then the message begun is finished.
+        """Repeat fetch, `handler(msg, tx)`, commit, ack until `stop` or SIGTERM; the current message is finished.
 
-        Whatever the handler or the commit raises is rolled back and raised, and the message stays pending. A
-        malformed entry raises too, or goes to `on_malformed(entry, tx)` in the handler's place.
+        If the handler or the commit raises, the transaction is rolled back, the exception is raised, and the message
+        stays pending. A malformed entry raises too, or is passed to `on_malformed(entry, tx)` instead of the handler.
         """
         _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
@@ -111,21 +111,21 @@ class QueueConsumer:
         interval_ms: int = 5_000,
         count: int = 10,
     ) -> None:
-        """Claim stale messages and handle them as `run` does, looking every `interval_ms`, until `stop`.
+        """Claim stale messages and handle them as `run` does, checking every `interval_ms`, until `stop`.
 
-        A job for a process of its own: it never starts by itself, and it reads no new messages.
+        Run it in a separate process: it never starts by itself, and it reads no new messages.
         """
         _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
             run(self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
 
     def backlog_stats(self) -> BacklogStats:
-        """How full the stream and the group are; only when asked."""
+        """Return how full the stream and the group are. Computed only by this call."""
         return run(self._operations.backlog_stats())
 
 
 class AsyncQueueConsumer:
-    """`QueueConsumer` on asyncio: the same, awaited; `async for` over `iter_messages()`. Made by `create`."""
+    """`QueueConsumer` for asyncio: the same methods, awaited; `async for` over `iter_messages()`. Use `create`."""
 
     def __init__(self, redis: AsyncRedis, config: QueueConfig) -> None:
         """Without creating the group: use `create`."""
@@ -195,11 +195,11 @@ def _idle(min_idle_ms: int | None, config: QueueConfig) -> int:
 
 
 def _check(db_factory: Any, handler: Any, on_malformed: Any, *, awaits: bool) -> None:
-    """Refuse, before anything is read, what would fail at every message."""
+    """Refuse arguments that would fail at every message, before anything is read."""
     begin = getattr(db_factory, "begin", None)
     if not callable(begin):
         raise QueueConfigError(
-            f"db_factory needs a method begin(), which {type(db_factory).__name__} has not"
+            f"db_factory needs a method begin(), which {type(db_factory).__name__} does not have"
         )
     for name, given in (("handler", handler), ("on_malformed", on_malformed)):
         if not callable(given) and (name == "handler" or given is not None):

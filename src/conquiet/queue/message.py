@@ -1,4 +1,4 @@
-"""Messages and what else comes out of a stream."""
+"""Messages, malformed entries and statistics of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BacklogStats", "ClaimedMessages", "MalformedEntry", "QueueMessage"]
 
 @dataclass(frozen=True, slots=True)
 class QueueMessage:
-    """One delivered entry. It is pending for its consumer until somebody acknowledges it."""
+    """One delivered entry. It is pending for its consumer until it is acknowledged."""
 
     id: str
     payload: dict[str, Any] = field(repr=False)  # it may hold secrets, and a repr may end up in logs
@@ -45,7 +45,7 @@ class ClaimedMessages(list[QueueMessage]):
 class BacklogStats:
     """How full a stream and its group are, at about one moment.
 
-    `lag` (entries not yet delivered) is None where Redis cannot tell, as after entries were deleted.
+    `lag` (entries not yet delivered) is None if Redis does not know it, for example after entries were deleted.
     """
 
     length: int

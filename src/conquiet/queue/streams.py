@@ -17,7 +17,7 @@ __all__ = ["AsyncRedisStreamsQueue", "RedisStreamsQueue"]
 
 
 class RedisStreamsQueue:
-    """A stream and its consumer group. Making one creates both if they do not exist.
+    """A stream and its consumer group. The constructor creates both if they do not exist.
 
     Every Redis error becomes a `QueueError`; the caller decides what to do about it.
     """
@@ -28,33 +28,33 @@ class RedisStreamsQueue:
         run(self.operations.create_group())
 
     def enqueue(self, payload: Payload) -> str:
-        """Add a payload with one XADD; returns its entry id."""
+        """Add a payload with one XADD, and return its entry id."""
         return run(self.operations.enqueue(payload))
 
     def enqueue_many(self, payloads: Iterable[Payload]) -> list[str]:
-        """Add many; returns their ids in order. All are checked first; up to 1,000 (or 4 MiB) go in as one atomic step.
+        """Add payloads; return their ids in order. All are checked first; up to 1,000 (or 4 MiB) are added atomically.
 
         If a later step fails, `PartialEnqueueError` says what is in the stream.
         """
         return run(self.operations.enqueue_many(payloads))
 
     def read(self, block_ms: int, count: int = 1) -> list[QueueMessage]:
-        """Up to `count` new messages, waiting up to `block_ms` for the first; they are pending from now on.
+        """Return up to `count` new messages, waiting up to `block_ms` for the first. They are now pending.
 
-        `MalformedEntryError` if entries break the format; it carries the good messages.
+        Raises `MalformedEntryError` if entries have the wrong format; it carries the valid messages.
         """
         return run(self.operations.read(block_ms, count))
 
     def ack(self, msg: QueueMessage | MalformedEntry) -> None:
-        """Acknowledge. A message that is no longer pending is not an error."""
+        """Acknowledge a message. It is not an error if it is no longer pending."""
         run(self.operations.ack(msg))
 
     def ack_many(self, msgs: Sequence[QueueMessage | MalformedEntry]) -> int:
-        """Acknowledge many in one call; returns how many of them were pending."""
+        """Acknowledge messages in one call, and return how many of them were pending."""
         return run(self.operations.ack_many(msgs))
 
     def ack_if_owner(self, msg: QueueMessage | MalformedEntry) -> None:
-        """Acknowledge only if this consumer still holds the entry; `LeaseLostError` if not. One atomic step."""
+        """Acknowledge atomically if this consumer still holds the entry; otherwise raise `LeaseLostError`."""
         run(self.operations.ack_if_owner(msg))
 
     def claim_stale(self, min_idle_ms: int, count: int = 10) -> ClaimedMessages:
@@ -62,12 +62,12 @@ class RedisStreamsQueue:
         return run(self.operations.claim_stale(min_idle_ms, count))
 
     def backlog_stats(self) -> BacklogStats:
-        """How full the stream and the group are. Bounded, without side effect, best effort."""
+        """Return how full the stream and the group are. Bounded cost, no side effects, best effort."""
         return run(self.operations.backlog_stats())
 
 
 class AsyncRedisStreamsQueue:
-    """`RedisStreamsQueue` on asyncio: the same operations, awaited. Made by `await create(…)`."""
+    """`RedisStreamsQueue` for asyncio: the same operations, awaited. Use `await create(…)`."""
 
     def __init__(
         self, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS

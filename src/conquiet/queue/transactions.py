@@ -1,6 +1,6 @@
 """Ready-made transactions for `run(db_factory=…)`, and a table that makes a handler's effect happen once.
 
-`begin()` gives the driver's own object (a Session, a connection), so handlers use the API they know. The
+`begin()` returns the driver's own object (a Session, a connection), so handlers use the API they know. The
 same factories serve both consumers: where `commit` is a coroutine, the asyncio consumer awaits it. They
 call only methods of the objects they are given, so importing this module imports no driver.
 """
@@ -25,13 +25,15 @@ __all__ = [
 
 
 class SqlAlchemyTransactions:
-    """A new Session (or AsyncSession) per message, from a `sessionmaker` or whatever makes one."""
+    """A new Session (or AsyncSession) per message, from a `sessionmaker` or another factory."""
 
     def __init__(self, session_factory: Callable[[], Any]) -> None:
         self._session_factory = session_factory
 
     def begin(self) -> Any:
-        return self._session_factory()  # it begins with its first statement; commit gives its connection back
+        return (
+            self._session_factory()
+        )  # it begins with its first statement; commit returns its connection to the pool
 
 
 class PsycopgTransactions:
@@ -65,7 +67,7 @@ class SqliteTransactions:
 
 
 class NoTransactions:
-    """For handlers whose effects are in no database: commit and rollback do nothing."""
+    """For handlers without effects in a database: commit and rollback do nothing."""
 
     def begin(self) -> NoTransactions:
         return self
@@ -80,7 +82,7 @@ class NoTransactions:
 class HandledEntries:
     """A table of the entries whose effect is committed, written in the handler's own transaction.
 
-    A message may be delivered again after its effect was committed (the ack was lost, say). The handler asks
+    A message may be delivered again after its effect was committed (for example if the ack was lost). The handler calls
     `first_time(tx, msg)` before its effect: the answer and the effect commit together or not at all, so the
     effect happens once, however often the message is delivered. On PostgreSQL a concurrent second delivery waits
     until the first one has ended.
@@ -88,7 +90,9 @@ class HandledEntries:
 
     def __init__(self, table: str = "conquiet_handled_entries") -> None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", table):
-            raise QueueConfigError(f"{table!r} is no table name: letters, digits and _ only, at most 63")
+            raise QueueConfigError(
+                f"{table!r} is not a table name: use letters, digits and _ only, at most 63"
+            )
         self._create = (
             f"CREATE TABLE IF NOT EXISTS {table} (stream_key TEXT NOT NULL, consumer_group TEXT NOT NULL, "
             "entry_id TEXT NOT NULL, handled_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP, "
@@ -100,14 +104,14 @@ class HandledEntries:
         )
 
     def create_table(self, tx: Any) -> None:
-        """Create the table, unless it exists, in `tx`. You commit `tx`."""
+        """Create the table, unless it exists, in `tx`. The caller commits `tx`."""
         run(self._execute(tx, self._create, ()))
 
     async def create_table_async(self, tx: Any) -> None:
         await run_async(self._execute(tx, self._create, ()))
 
     def first_time(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:
-        """True if no committed transaction has handled `msg` yet; then `tx` has recorded that it does."""
+        """Return True if no committed transaction has handled `msg`; then `tx` has recorded that it does."""
         return run(self._note(tx, msg))
 
     async def first_time_async(self, tx: Any, msg: QueueMessage | MalformedEntry) -> bool:

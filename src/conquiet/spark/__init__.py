@@ -1,4 +1,4 @@
-"""The Spark connector: a session, the streaming source, sinks, tasks on executors, progress.
+"""The Spark connector: session, streaming source, sinks, tasks on executors, progress.
 
 `spark.readStream.format("conquiet")` needs no import; these names are for the code around it.
 """
@@ -32,5 +32,5 @@ _MODULES = {
     "session": ("spark_session",),
     "tasks": ("run_task",),
 }
-# Spark's Python workers import this package for the source and the sinks, and need none of these.
+# Lazy: Spark's Python workers import this package for the source and the sinks only.
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -1,4 +1,4 @@
-"""The payload of an entry as columns."""
+"""Parses the payload of an entry into columns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ __all__ = ["payload"]
 
 
 def payload(schema: StructType | MapType | ArrayType | str, column: str = "data") -> Column:
-    """The JSON text of `column` as a struct named `payload`, parsed in the JVM.
+    """Parse the JSON text of `column` into a struct named `payload`, in the JVM.
 
-    A field that the text does not have is null; if the text is not JSON, all of them are. Keep `id` beside it to find the
-    entry.
-    `schema` is a type or a DDL string, such as `"report_id STRING, claimed_views BIGINT"`.
+    A field that the text does not have is null; if the text is not JSON, all fields are. Keep the column `id` to find
+    the entry again. `schema` is a type or a DDL string, such as `"report_id STRING, claimed_views BIGINT"`.
     """
     return from_json(col(column), schema).alias("payload")

@@ -1,4 +1,4 @@
-"""Databases that executors write to: transactions, and Arrow columns as the text that PostgreSQL's COPY reads."""
+"""Database access on executors: transactions, and Arrow columns in the text format of PostgreSQL's COPY."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["SqliteFile", "copy_lines", "postgres_transaction"]
 
 @contextmanager
 def postgres_transaction(dsn: str, what: str) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction on a connection of its own: committed at the end, rolled back on an exception."""
+    """Open a new connection with one transaction, committed at the end, rolled back on an exception."""
     try:
         import psycopg
     except ImportError as error:
@@ -54,13 +54,13 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self, what: str) -> Iterator[sqlite3.Connection]:
-        """One transaction on a connection of its own."""
+        """Open a new connection with one transaction."""
         with self.open() as connection, transaction(connection, what):
             yield connection
 
 
 def copy_lines(*columns: pa.Array | str) -> memoryview:
-    """Rows in the text format of COPY, made column by column. A str stands in every row; the last must be a column."""
+    """Encode rows in the text format of COPY, column by column. A str is repeated in every row, but cannot be last."""
     *first, last = (column if isinstance(column, str) else _written(column) for column in columns)
     last = pc.binary_join_element_wise(last, "\n", "")
     lines = pc.binary_join_element_wise(*first, last, "\t")

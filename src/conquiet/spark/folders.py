@@ -1,4 +1,4 @@
-"""Folders where Spark keeps files, local or in a bucket, through Hadoop's file systems."""
+"""Folders of Spark's files, local or in a bucket, through Hadoop's file systems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["exists", "is_complete", "names_in", "remove"]
 
 
 def is_complete(spark: SparkSession, folder: str) -> bool:
-    """Whether a write to the folder has completed."""
+    """Return whether a write to the folder has completed."""
     return exists(spark, f"{folder}/_SUCCESS")
 
 
@@ -20,7 +20,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def names_in(spark: SparkSession, folder: str) -> list[str]:
-    """The names of the files in the folder, sorted; empty if there is no such folder."""
+    """Return the sorted names of the files in the folder, empty if there is no such folder."""
     files, where = _files(spark, folder)
     if not files.exists(where):
         return []

@@ -1,4 +1,4 @@
-"""The one place that makes a SparkSession."""
+"""Creates the SparkSession."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 def spark_session(
     app_name: str = "conquiet", master: str | None = None, conf: Mapping[str, object] | None = None
 ) -> SparkSession:
-    """A session on `master`, by default all cores of this machine, or the master given to `spark-submit`.
+    """Return a session on `master`; the default is the master of `spark-submit`, or all cores of this machine.
 
-    `conf` is passed to Spark and overrides every default set here. If a session is active, Spark returns that one and
-    applies those settings that can still change.
+    `conf` is passed to Spark and overrides the defaults set here. If a session is active, Spark returns that one and
+    applies the settings that can still change.
     """
     given = {key: _text(value) for key, value in (conf or {}).items()}
     master = master or given.pop("spark.master", None) or _default_master()
@@ -31,10 +31,10 @@ def spark_session(
     if local:
         prepare_spark_environment()
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Only the driver's JVM is started here; the Python of the cluster's machines is not ours to choose.
+        # Only the driver's JVM is started here. The cluster chooses the Python of its machines.
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = _defaults() | (_local_defaults(master) if local and master is not None else {})
-    if _JAVA_OPTIONS in given:  # appended to ours: of two options that conflict, Java uses the last
+    if _JAVA_OPTIONS in given:  # appended to the defaults: Java uses the last of two conflicting options
         given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
     settings |= given
     builder = SparkSession.Builder().appName(app_name)
@@ -46,24 +46,24 @@ def spark_session(
 
 
 def _default_master() -> str | None:
-    """None under `spark-submit`: a master set here would override its `--master`."""
+    """Return None under `spark-submit`, because a master set here would override its `--master`."""
     told = "PYSPARK_GATEWAY_PORT" in os.environ or "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     return None if told else "local[*]"
 
 
 def _defaults() -> dict[str, str]:
     return {
-        # So that a timestamp is shown and parsed alike on every machine.
+        # Timestamps are shown and parsed identically on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # Spark's progress bar, on a terminal only; for streaming there is `show_progress`.
+        # Spark's progress bar, on a terminal only; streaming has `show_progress`.
         "spark.ui.showConsoleProgress": _text(sys.stderr.isatty()),
     }
 
 
 def _local_defaults(master: str) -> dict[str, str]:
-    """Settings for one machine: Spark's defaults suit a cluster (200 shuffle partitions, a web UI, …)."""
+    """Return settings for one machine: Spark's defaults suit a cluster (200 shuffle partitions, a web UI, …)."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -77,7 +77,7 @@ def _local_defaults(master: str) -> dict[str, str]:
 
 
 def _driver_memory_mb() -> int:
-    """A third of this machine's memory, between 1 and 8 GiB: the driver is the executor too."""
+    """Return a third of this machine's memory, between 1 and 8 GiB: the driver is also the executor."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return max(1024, min(8192, total // 3))
 

@@ -1,4 +1,4 @@
-"""A task of the Consumer Engine on Spark's executors: rows in, outcomes as rows out."""
+"""Runs a Consumer Engine task on Spark's executors: each row in gives an outcome row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OUTCOME_SCHEMA = StructType(
         StructField("status", StringType(), nullable=False),  # succeeded, failed, unsettled
         StructField("result", StringType()),  # JSON
         StructField("category", StringType()),  # BUSINESS, SYSTEM, TIMEOUT
-        StructField("attempts", IntegerType(), nullable=False),  # of process; 0: not begun
+        StructField("attempts", IntegerType(), nullable=False),  # calls of process; 0: not begun
         StructField("error", StringType()),
     ]
 )
@@ -67,7 +67,7 @@ def run_task(
     for name in ("limit", "streaming"):
         if getattr(policy.loop, name):
             raise PolicyError(
-                f"ConsumerLoopPolicy.{name} makes no sense on Spark, where a DataFrame says what there is to do: use "
+                f"ConsumerLoopPolicy.{name} makes no sense on Spark, where a DataFrame determines the work: use "
                 "df.limit(…), or a streaming DataFrame"
             )
     missing = [name for name in ("id", "data") if name not in df.columns]
@@ -83,7 +83,7 @@ def run_task(
 def _outcomes(
     task: ConsumerMixin | AsyncConsumerMixin, policy_text: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The outcomes of one partition, an Arrow batch at a time, so that memory stays bounded."""
+    """Yield the outcomes of one partition, an Arrow batch at a time, so that memory stays bounded."""
     policy = ConsumerPolicy.from_json(policy_text)
     redact = guarded(task.redact)
     begun = SYSTEM_CLOCK.monotonic()
@@ -115,7 +115,7 @@ class _Rows:
         self._ends: list[Row | None] = [None] * len(self._ids)
 
     def transactions(self) -> Iterator[Transaction]:
-        """A transaction for each valid row; the others fail here, with the reason."""
+        """Yield a transaction for each valid row; the others fail here, with the reason."""
         for place, (row_id, data) in enumerate(zip(self._ids, self._data, strict=True)):
             if row_id is None or data is None:
                 self._refuse(place, f"the column {'id' if row_id is None else 'data'} is null")
@@ -139,14 +139,14 @@ class _Rows:
             try:
                 result = _json(outcome.result)
             except PayloadError as refusal:
-                # The work is done but its result is lost, so this must not count as a success.
+                # The work is done but its result is lost, so it must not count as a success.
                 said = f"the result of transaction {outcome.transaction_id} is not JSON: {refusal}"
                 self._end(place, OutcomeStatus.FAILED, ExceptionCategory.SYSTEM, outcome.attempts, said)
                 return
         self._end(place, outcome.status, outcome.category, outcome.attempts, error, result)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """An outcome for every row; rows that the loop did not reach are unsettled."""
+        """Return an outcome for every row; rows that the loop did not reach are unsettled."""
         unsettled = (OutcomeStatus.UNSETTLED.value, None, None, 0, "not begun: the loop's timeout came first")
         ends = [end or (row_id, *unsettled) for row_id, end in zip(self._ids, self._ends, strict=True)]
         columns = list(zip(*ends, strict=True)) or [()] * len(_ARROW)
@@ -169,5 +169,5 @@ class _Rows:
 
 
 def _json(result: Any) -> str:
-    """A JSON value of any kind, by the rules for payloads (which are objects)."""
+    """Encode a JSON value of any kind, by the rules for payloads (which are objects)."""
     return encode({"": result})[len('{"":') : -1].decode()

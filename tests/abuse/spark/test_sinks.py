@@ -159,7 +159,7 @@ def test_every_input_names_a_stream_a_group_and_a_consumer_of_a_source(redis: Re
         if not name or not one.is_unicode:
             for place in places:
                 options = {"url": redis_url, **dict.fromkeys(places, "x"), place: name}
-                with pytest.raises(QueueConfigError, match="needs the option|no valid Unicode"):
+                with pytest.raises(QueueConfigError, match="needs the option|not valid Unicode"):
                     SourceOptions.parse(options)
             continue
         redis.xadd(name, {"data": "{}"}, id="1-1")
@@ -184,12 +184,12 @@ def test_every_input_names_a_stream_or_a_queue_of_a_sink(redis: Redis, redis_url
             assert stream_payloads(redis, name) == [{}]
             redis.flushall()
         else:
-            with pytest.raises(QueueConfigError, match="needs the option|no valid Unicode"):
+            with pytest.raises(QueueConfigError, match="needs the option|not valid Unicode"):
                 stream_sink(redis_url, StructType([StructField("data", StringType())]), name)
         if one.is_name:
             Batches(job_sink(dsn, name), one.name).write(**row | {"id": pa.array([one.name])})
             with open_store(dsn) as store:
                 assert [job.id for job in store.list(queue=name)] == [one.name]
         else:
-            with pytest.raises(JobConfigError, match="needs the option|no valid Unicode|must"):
+            with pytest.raises(JobConfigError, match="needs the option|not valid Unicode|must"):
                 job_sink(dsn, name)

@@ -77,7 +77,7 @@ def test_a_message_of_another_stream_or_group_is_refused(
     other = replace(other, **change)
     monitor.commands()
     for ack in (queue.ack, queue.ack_if_owner, consumer.ack, lambda m: queue.ack_many([own, m])):
-        with pytest.raises(QueueConfigError, match=f"message {other.id} is of stream"):
+        with pytest.raises(QueueConfigError, match=f"message {other.id} belongs to stream"):
             ack(other)
     assert monitor.commands() == []
     assert len(stream.pending()) == 2
@@ -87,7 +87,9 @@ def test_a_message_of_another_stream_or_group_is_refused(
 def test_only_what_was_delivered_can_be_acked(queues: Any, thing: Any) -> None:
     queue = queues.queue()
     for ack in (queue.ack, queue.ack_if_owner, queues.consumer().ack, lambda m: queue.ack_many([m])):
-        with pytest.raises(QueueConfigError, match="a QueueMessage or MalformedEntry is acknowledged"):
+        with pytest.raises(
+            QueueConfigError, match="only a QueueMessage or MalformedEntry can be acknowledged"
+        ):
             ack(thing)
 
 

@@ -61,7 +61,7 @@ def test_the_client_retries_nothing_whatever_it_is_told(
 def test_an_unusable_url_is_refused_without_showing_the_password(
     connecting: Callable[..., Any], url: Any
 ) -> None:
-    with pytest.raises(QueueConfigError, match="is no usable Redis URL .* expected redis://") as caught:
+    with pytest.raises(QueueConfigError, match="is not a usable Redis URL .* expected redis://") as caught:
         connecting(url)
     shown = str(caught.value) + str(caught.value.__cause__)
     assert "hunter2" not in shown

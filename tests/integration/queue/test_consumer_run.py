@@ -252,7 +252,7 @@ class CoroutineTransactions:
     [
         ({"handler": None}, "handler must be a function, not NoneType"),
         ({"on_malformed": "no function"}, "on_malformed must be a function, not str"),
-        ({"db_factory": None}, r"db_factory needs a method begin\(\), which NoneType has not"),
+        ({"db_factory": None}, r"db_factory needs a method begin\(\), which NoneType does not have"),
         ({"handler": CoroutineCall()}, "CoroutineCall is a coroutine function"),
         ({"db_factory": CoroutineTransactions()}, "CoroutineTransactions.begin is a coroutine function"),
     ],
@@ -279,7 +279,7 @@ def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
         (entry_id,) = stream.add("{}")
         recording = Recording()
         unseen: Any = lambda *arguments: coroutine_handler(*arguments)  # noqa: E731 - no coroutine function itself
-        with pytest.raises(AsyncCallableError, match="gave a coroutine"):
+        with pytest.raises(AsyncCallableError, match="returned a coroutine"):
             consumer.run(handler=unseen, db_factory=recording)
         assert recording.events == ["begin", "rollback"]
         assert stream.pending() == {entry_id: "alice"}

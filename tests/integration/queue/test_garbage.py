@@ -197,7 +197,7 @@ def test_a_reply_out_of_turn_costs_the_connection_not_the_next_command(redis_url
         pool.release(connection)
         # redis-py checks for such an answer before it hands a connection out, and may check too early.
         connection.can_read = lambda *_, **__: False
-        with pytest.raises(QueueError, match="answer is none that Redis gives"):
+        with pytest.raises(QueueError, match="reply is not from Redis"):
             queue.backlog_stats()
         assert queue.enqueue({}).endswith("-0")
         assert queue.backlog_stats().length == 1

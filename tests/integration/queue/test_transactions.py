@@ -239,7 +239,7 @@ def test_the_isolation_level_of_a_sqlite_connection_does_not_matter(
     "name", ["", "1st", "a b", "a;drop table b", 'a"b', "a.b", "é", "x" * 64, "x\n"], ids=repr
 )
 def test_a_bad_table_name_is_refused(name: str) -> None:
-    with pytest.raises(QueueConfigError, match="is no table name"):
+    with pytest.raises(QueueConfigError, match="is not a table name"):
         HandledEntries(name)
 
 

@@ -205,7 +205,7 @@ def test_staging_and_journals_expire(dsn: str, store: JobStore) -> None:
     execute(dsn, f"UPDATE conquiet_spark_batches SET published_at = {old}")
     sink.publish([sink.stage(iter([job_rows(["c"])]), batch(4), "ef")], batch(4))
     assert execute(dsn, "SELECT sink, batch FROM conquiet_spark_batches") == [("query", 4)]
-    with pytest.raises(StagingLostError, match="0 of 1 staged rows are there"):
+    with pytest.raises(StagingLostError, match="only 0 of 1 staged rows exist"):
         sink.publish(staged, batch(0, "abandoned"))
 
 
@@ -215,7 +215,7 @@ def test_staging_that_is_gone_is_an_error_and_publishes_nothing(dsn: str, store:
     staged = stage(sink, 0, ["a", "b"], ["c"])
     execute(dsn, "DELETE FROM conquiet_spark_staging WHERE id = 'b'")
     with pytest.raises(
-        StagingLostError, match="batch 0 of query: 2 of 3 staged rows are there; nothing was published"
+        StagingLostError, match="batch 0 of query: only 2 of 3 staged rows exist; nothing was published"
     ):
         sink.publish(staged, batch(0))
     assert ids_of(store) == []
@@ -245,7 +245,7 @@ def test_odd_texts_arrive_as_they_are(dsn: str, store: JobStore) -> None:
         ({"ids": ["a\0b"]}, "id holds NUL"),
         ({"ids": ["a"], "correlation_id": [""]}, "correlation_id is empty"),
         ({"ids": ["a"], "delay_seconds": [-1.0]}, "delay_seconds is negative"),
-        ({"ids": ["a"], "delay_seconds": [float("nan")]}, "delay_seconds is negative, no number"),
+        ({"ids": ["a"], "delay_seconds": [float("nan")]}, "delay_seconds is negative, not a number"),
         ({"ids": ["a"], "priority": [2**40]}, "priority is no whole number"),
         ({"ids": ["a"], "payloads": [None]}, "payload was refused: it is null"),
         ({"ids": ["a"], "payloads": ["[]"]}, "payload was refused: a JSON object was expected"),

@@ -30,7 +30,7 @@ DSN = {"dsn": "sqlite:////tmp/jobs.db", "queue": "q"}
         (DSN | {"maxRetries": "-1"}, "maxRetries must be a whole number of at least 0"),
         (
             DSN | {"dsn": "memory://"},
-            r"memory:// holds jobs in one process, and Spark writes from many: use postgresql",
+            r"memory:// holds jobs in one process, but Spark writes from many: use postgresql",
         ),
         (DSN | {"dsn": "sqlite:///jobs.db"}, r"write sqlite:////absolute/path.db, with four slashes"),
     ],
@@ -56,14 +56,14 @@ def test_accepted_whatever_the_case_of_the_names() -> None:
 
 @pytest.mark.parametrize("writer", [ConquietBatchWriter, ConquietStreamWriter])
 def test_nothing_is_overwritten(writer: type[ConquietBatchWriter]) -> None:
-    with pytest.raises(QueueConfigError, match='only adds: use mode\\("append"\\)'):
+    with pytest.raises(QueueConfigError, match='only appends: use mode\\("append"\\)'):
         writer(URL, DATA, True)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([("payload", StringType())], "jobs need a column id; a job that is written again is known by it"),
+        ([("payload", StringType())], "jobs need a column id; it identifies a job that is written again"),
         ([("id", StringType())], "jobs need a column payload"),
         ([("id", IntegerType()), ("payload", StringType())], "the column id must be a string, not int"),
         ([*JOBS.fields, ("colour", StringType())], "jobs have no column colour: select id, payload and"),
@@ -80,7 +80,7 @@ def test_columns_that_are_not_those_of_a_job(fields: list[object], message: str)
 
 
 def test_a_url_that_is_none() -> None:
-    with pytest.raises(QueueConfigError, match="no usable Redis URL"):
+    with pytest.raises(QueueConfigError, match="not a usable Redis URL"):
         ConquietBatchWriter({"url": "localhost:6379", "stream": "s"}, DATA, False)
 
 

@@ -196,7 +196,7 @@ def test_staging_that_goes_while_it_is_published_is_an_error(redis_url: str, cli
         cut.publish(stage(cut, 0, texts(3_000)), batch(0))
     client.delete(next(key for key in client.keys("*") if client.type(key) == b"list"))
     sink = stream_sink(redis_url)
-    with pytest.raises(StagingLostError, match="what was published before stays") as caught:
+    with pytest.raises(StagingLostError, match="rows published before stay") as caught:
         sink.publish(stage(sink, 0, texts(3_000)), batch(0))
     assert "sinkId=query and batchId=0" in caught.value.__notes__[0]
     assert len(entries(client)) == 1_000

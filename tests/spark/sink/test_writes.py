@@ -103,7 +103,7 @@ def test_what_is_refused_is_told_to_the_caller(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         frame(spark, 1).write.format("conquiet").mode("append").options(**options).save()
-    with pytest.raises(PySparkException, match='only adds: use mode\\("append"\\)'):
+    with pytest.raises(PySparkException, match='only appends: use mode\\("append"\\)'):
         frame(spark, 1).write.format("conquiet").mode("overwrite").options(
             url="redis://localhost", stream="s"
         ).save()

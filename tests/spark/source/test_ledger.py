@@ -76,7 +76,7 @@ def test_whoever_opens_next_holds_the_same_blocks_and_the_last_one_nothing(
         lambda: ledger.settle(claimed.block),
         lambda: ledger.refresh(claimed.block, 0),
     ):
-        with pytest.raises(QueueError, match="another query has begun to read as this consumer"):
+        with pytest.raises(QueueError, match="another query has started to read as this consumer"):
             step()
     assert pending(redis) == ["1-1"]
     assert redis.lrange(LEDGER, 0, -1) == [b"1-1,1-1,1"]

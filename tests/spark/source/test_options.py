@@ -77,7 +77,7 @@ def test_offsets_are_small_and_come_back_as_they_were() -> None:
     offset = Offset(blocks, 3)
     assert Offset.from_dict(offset.to_dict()) == offset
     assert len(str(offset.to_dict())) < 50 * len(blocks)
-    with pytest.raises(QueueConfigError, match="written by another one"):
+    with pytest.raises(QueueConfigError, match="written by another source"):
         Offset.from_dict({"blocks": ["1-1"], "lost": 0})
 
 

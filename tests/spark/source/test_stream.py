@@ -172,7 +172,7 @@ def test_two_queries_as_one_consumer_do_not_go_on_side_by_side(
     first.processAllAvailable()
     second = Query(spark, one_redis, tmp_path / "second")
     second.run()
-    with pytest.raises(StreamingQueryException, match="give each query a `consumer` of its own"):
+    with pytest.raises(StreamingQueryException, match="give each query its own `consumer`"):
         first.awaitTermination(60)
     assert second.ids == []
 

@@ -334,7 +334,7 @@ def test_a_coroutine_function_on_the_thread_driver_is_said_not_dropped() -> None
     def flow() -> Flow[None]:
         yield Call(fetch)
 
-    with pytest.raises(AsyncCallableError, match=r"fetch gave a coroutine, and nobody awaits"):
+    with pytest.raises(AsyncCallableError, match=r"fetch returned a coroutine, which cannot be awaited"):
         run(flow())
 
 

@@ -145,13 +145,13 @@ def test_it_may_be_stopped_from_its_own_handler(queue: PriorityDelayQueue) -> No
 
 def test_a_worker_runs_once(queue: PriorityDelayQueue) -> None:
     worker = Worker(queue, print)
-    with worker, pytest.raises(LocalConfigError, match="make another one"):
+    with worker, pytest.raises(LocalConfigError, match="create a new one"):
         worker.start()
-    with pytest.raises(LocalConfigError, match="make another one"):
+    with pytest.raises(LocalConfigError, match="create a new one"):
         worker.start()
     never = Worker(queue, print)
     assert never.stop()
-    with pytest.raises(LocalConfigError, match="make another one"):
+    with pytest.raises(LocalConfigError, match="create a new one"):
         never.start()
 
 

@@ -102,18 +102,18 @@ def chain(error: BaseException | None) -> list[type[BaseException]]:
 def test_a_process_that_gives_a_coroutine_fails_with_a_documented_error() -> None:
     outcome = HiddenProcess().start_processing(Transaction("a"))
     assert chain(outcome.exception) == [TransactionException, AsyncCallableError]
-    assert "HiddenProcess.process_transaction gave a coroutine" in str(outcome.exception)
+    assert "HiddenProcess.process_transaction returned a coroutine" in str(outcome.exception)
 
 
 def test_a_connector_that_gives_a_coroutine_ends_the_loop_with_an_engine_error() -> None:
-    with pytest.raises(FetchException, match="fetch_transactions gave a coroutine") as fetch:
+    with pytest.raises(FetchException, match="fetch_transactions returned a coroutine") as fetch:
         Done().consume_transactions(HiddenFetch())
     assert chain(fetch.value) == [FetchException, AsyncCallableError]
-    with pytest.raises(SettleException, match=r"HiddenSettle\.settle gave a coroutine") as settle:
+    with pytest.raises(SettleException, match=r"HiddenSettle\.settle returned a coroutine") as settle:
         Done().consume_transactions(HiddenSettle())
     assert chain(settle.value) == [SettleException, AsyncCallableError]
 
 
 def test_an_on_outcome_that_gives_a_coroutine_ends_the_loop_with_a_documented_error() -> None:
-    with pytest.raises(AsyncCallableError, match="lambda> gave a coroutine"):
+    with pytest.raises(AsyncCallableError, match="lambda> returned a coroutine"):
         Done().consume_transactions(One(), on_outcome=lambda outcome: later())  # type: ignore[arg-type]

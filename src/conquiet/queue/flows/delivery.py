@@ -21,13 +21,13 @@ Handler = Callable[..., Any]
 
 
 class Delivery:
-    """The flows of one consumer. Its only state is whether it was told to stop."""
+    """The flows of one consumer. Their only state is whether a stop was requested."""
 
     def __init__(self, operations: StreamOperations, config: QueueConfig) -> None:
         if config.max_read_count != 1:
             raise QueueConfigError(
                 f"QueueConfig.max_read_count must be 1 for a QueueConsumer, not {config.max_read_count}: it has no "
-                "buffer, and what it read ahead would wait unacknowledged; read batches with RedisStreamsQueue"
+                "buffer, and messages read ahead would wait unacknowledged; read batches with RedisStreamsQueue"
             )
         self._operations = operations
         self._config = config
@@ -42,7 +42,7 @@ class Delivery:
         return messages[0] if messages else None
 
     def next_to_hand_on(self) -> Flow[QueueMessage | None]:
-        """As `next`, but a message that arrives after `stop()` is not handed on: it stays pending."""
+        """Like `next`, but a message that arrives after `stop()` is not returned: it stays pending."""
         message = yield from self.next(None)
         return None if self.stopped.is_set() else message
 
@@ -76,7 +76,7 @@ class Delivery:
             yield Sleep(interval_ms / 1000, self.stopped)
 
     def recover_one(self, handler: Handler, db_factory: Any, on_malformed: Handler | None) -> Flow[bool]:
-        """Claim and handle one stale message; False if there was none."""
+        """Claim and handle one stale message. Return False if there was none."""
         try:
             messages = yield from self._operations.claim_stale(self._config.claim_idle_ms, 1)
         except MalformedEntryError as error:
@@ -86,7 +86,7 @@ class Delivery:
             return True
         if messages.gone:
             _log.warning(
-                "stream %r: pending entries were trimmed or deleted before anybody handled them: %s",
+                "stream %r: pending entries were trimmed or deleted before they were handled: %s",
                 self._config.stream_key,
                 ", ".join(messages.gone),
             )

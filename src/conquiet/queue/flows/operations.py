@@ -40,18 +40,18 @@ __all__ = ["StreamOperations"]
 
 Delivered = QueueMessage | MalformedEntry
 
-# Rows per server-side step of a bulk enqueue. Redis serves nobody else meanwhile: about a millisecond.
+# Rows per server-side step of a bulk enqueue. A step blocks Redis for about a millisecond.
 _CHUNK_ROWS: Final = 1_000
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 
-# The ids come back as one string, which is parsed ten times as fast as a reply of a thousand parts.
+# The ids are returned as one string, which is parsed ten times as fast as a reply of a thousand parts.
 _ENQUEUE_MANY: Final = (
     "local ids = {} "
     "for i, data in ipairs(ARGV) do ids[i] = redis.call('XADD', KEYS[1], '*', 'data', data) end "
     "return table.concat(ids, ' ')"
 )
 
-# Checks the holder and acknowledges in one step, so that nobody can claim the entry in between.
+# Checks the holder and acknowledges in one step, so that no consumer can claim the entry in between.
 _ACK_IF_OWNER: Final = (
     "local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1)[1] "
     "if not held then return {0} end "
@@ -79,7 +79,7 @@ class StreamOperations:
         self._reads: dict[tuple[int, int], bytes] = {}
 
     def create_group(self) -> Flow[None]:
-        """XGROUP CREATE from the first entry on; a group that exists keeps its position."""
+        """Create the group from the first entry on. A group that exists keeps its position."""
         command = pack("XGROUP", "CREATE", self._stream, self._group, "0-0", "MKSTREAM")
         try:
             yield from self._exchange(self._what("create the consumer group"), command)
@@ -93,7 +93,7 @@ class StreamOperations:
         return entry_id
 
     def enqueue_many(self, payloads: Iterable[json_rule.Payload]) -> Flow[list[str]]:
-        """All payloads are checked before the first is sent; each chunk is in the stream whole or not at all."""
+        """Check all payloads before the first is sent. Each chunk is added completely or not at all."""
         data = [self._encoded(payload, index) for index, payload in enumerate(payloads)]
         ids: list[str] = []
         for chunk in _chunks(data):
@@ -105,7 +105,7 @@ class StreamOperations:
                 if len(chunk) == len(data):
                     raise
                 raise PartialEnqueueError(
-                    f"{error}. Of {len(data)} payloads {len(ids)} are in the stream for sure (.ids), the next "
+                    f"{error}. Of {len(data)} payloads, {len(ids)} are certainly in the stream (.ids), the next "
                     f"{len(chunk)} are all in or all not, the rest was not sent",
                     ids,
                     len(chunk),
@@ -139,7 +139,7 @@ class StreamOperations:
         return command
 
     def ack_many(self, messages: Sequence[Delivered], *, what: str = "ack_many") -> Flow[int]:
-        """XACK all of them; returns how many were pending."""
+        """Acknowledge all messages, and return how many were pending."""
         ids = [self._own_id(message) for message in messages]
         acked = 0
         for start in range(0, len(ids), _CHUNK_ROWS):
@@ -159,13 +159,13 @@ class StreamOperations:
         if not acked:
             fate = f"is held by consumer {owner!r} now" if owner is not None else "is not pending any more"
             raise LeaseLostError(
-                f"{self._what('ack_if_owner', entry_id)}: refused, the entry {fate}. Whatever this consumer did "
-                "for it may be done again, or was: its effect must be idempotent"
+                f"{self._what('ack_if_owner', entry_id)}: refused, the entry {fate}. The work of this consumer "
+                "for it may be, or has been, done again: its effect must be idempotent"
             )
         self._metrics.acked(1)
 
     def claim_stale(self, min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
-        """Take over entries that nobody acknowledged for `min_idle_ms`, by Redis's own measure of idle time."""
+        """Take over entries that have been idle for `min_idle_ms`, as measured by Redis."""
         checked_int("min_idle_ms", min_idle_ms, 0, error=QueueConfigError)
         checked_int("count", count, 1, error=QueueConfigError)
         what = self._what("claim_stale")
@@ -190,7 +190,7 @@ class StreamOperations:
         return parse_entries(entries, self.config.stream_key, self.config.consumer_group)
 
     def _gone(self, what: str, ids: list[str]) -> Flow[list[str]]:
-        """Those of `ids` that are no longer in the stream."""
+        """Return the `ids` that are no longer in the stream."""
         gone: list[str] = []
         for entry_id in ids:
             command = pack("XRANGE", self._stream, entry_id, entry_id, "COUNT", 1)
@@ -224,17 +224,17 @@ class StreamOperations:
     def _own_id(self, message: Delivered) -> bytes:
         if not isinstance(message, QueueMessage | MalformedEntry):
             raise QueueConfigError(
-                f"a QueueMessage or MalformedEntry is acknowledged, not {type(message).__name__}"
+                f"only a QueueMessage or MalformedEntry can be acknowledged, not {type(message).__name__}"
             )
         if (message.stream, message.group) != (self.config.stream_key, self.config.consumer_group):
             raise QueueConfigError(
-                f"message {message.id} is of stream {message.stream!r}, group {message.group!r}: "
+                f"message {message.id} belongs to stream {message.stream!r}, group {message.group!r}: "
                 f"it cannot be acknowledged on {self._what('this queue')}"
             )
         try:
             return message.id.encode()
         except (AttributeError, UnicodeEncodeError) as error:
-            raise QueueConfigError(f"{message.id!a} is no entry id") from error
+            raise QueueConfigError(f"{message.id!a} is not an entry id") from error
 
     def _what(self, operation: str, entry_id: bytes | None = None) -> str:
         entry = f" of entry {entry_id.decode()}" if entry_id else ""
@@ -281,7 +281,7 @@ def _malformed(entries: list[MalformedEntry], messages: list[QueueMessage]) -> M
     more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
     return MalformedEntryError(
         f"entry {first.id} of stream {first.stream!r} is malformed: {first.reason}{more}. It stays pending: look "
-        "at it, then ack(entry) each of .entries to let it go; .messages are the good ones of the same call",
+        "at it, then ack(entry) each of .entries to drop it; .messages are the valid ones of the same call",
         entries,
         messages,
     )

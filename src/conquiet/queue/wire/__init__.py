@@ -1,4 +1,4 @@
-"""Redis commands as bytes and replies as values; also for rooms that talk to Redis directly."""
+"""Redis commands as bytes and replies as values, also for other rooms that use Redis directly."""
 
 from conquiet.queue.wire.commands import (
     as_mapping,

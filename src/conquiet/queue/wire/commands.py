@@ -1,6 +1,7 @@
 """Commands as bytes, and replies as messages. Pure functions.
 
-Commands are packed here, because the Redis client needs longer to pack one than the server to run it. Replies are read as bytes whatever the client's `decode_responses` says, in RESP 2 or 3.
+Commands are packed here, because the Redis client takes longer to pack one than the server to run it. Replies are
+read as bytes, whatever the client's `decode_responses` is, in RESP 2 or 3.
 """
 
 from __future__ import annotations
@@ -34,35 +35,35 @@ def bulk(value: bytes) -> bytes:
 
 
 def bulk_head(count: int, *parts: bytes | str | int) -> bytes:
-    """The start of a command of `count` parts, with the first of them."""
+    """Pack the start of a command of `count` parts, with the first of them."""
     encoded = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
     return b"*%d\r\n%b" % (count, b"".join(map(bulk, encoded)))
 
 
 def pack(*parts: bytes | str | int) -> bytes:
-    """A whole command."""
+    """Pack a whole command."""
     return bulk_head(len(parts), *parts)
 
 
 def text(reply: bytes) -> str:
-    """A reply that must be a string. These functions raise TypeError for a reply that Redis does not give."""
+    """Decode a string reply. These functions raise TypeError for a reply that cannot be Redis's."""
     return bytes.decode(reply)
 
 
 def whole(reply: Any) -> int:
     if type(reply) is not int:
-        raise TypeError(f"{type(reply).__name__} in the place of a number")
+        raise TypeError(f"{type(reply).__name__} instead of a number")
     return reply
 
 
 def rows(reply: Any) -> list[Any]:
     if type(reply) is not list:
-        raise TypeError(f"{type(reply).__name__} in the place of a list")
+        raise TypeError(f"{type(reply).__name__} instead of a list")
     return reply
 
 
 def stream_entries(reply: Any) -> Any:
-    """The entries in the reply to XREADGROUP for one stream: a map in RESP 3, a list of pairs in RESP 2."""
+    """Return the entries in the reply to XREADGROUP for one stream: a map in RESP 3, a list of pairs in RESP 2."""
     if not reply:
         return ()
     if isinstance(reply, Mapping):
@@ -71,7 +72,7 @@ def stream_entries(reply: Any) -> Any:
 
 
 def as_mapping(reply: Any) -> Mapping[bytes, Any]:
-    """A reply of names and values: a map in RESP 3, a flat list in RESP 2."""
+    """Convert a reply of names and values: a map in RESP 3, a flat list in RESP 2."""
     if isinstance(reply, Mapping):
         return reply
     named = rows(reply)
@@ -79,14 +80,14 @@ def as_mapping(reply: Any) -> Mapping[bytes, Any]:
 
 
 def name_of(name: bytes) -> str:
-    """The name of a stream or consumer, for display: Redis names are bytes and need not be UTF-8."""
+    """Decode the name of a stream or consumer for display: Redis names are bytes and need not be UTF-8."""
     return name.decode(errors="backslashreplace")
 
 
 def parse_entries(
     entries: Iterable[Any], stream: str, group: str
 ) -> tuple[list[QueueMessage], list[MalformedEntry]]:
-    """The messages, and the malformed entries with a reason each: one bad entry does not affect the others."""
+    """Return the messages, and the malformed entries with a reason each. A bad entry does not affect the others."""
     messages: list[QueueMessage] = []
     malformed: list[MalformedEntry] = []
     for raw_id, fields in entries:
@@ -104,6 +105,6 @@ def parse_entries(
 
 
 def _names(fields: list[bytes]) -> str:
-    """Field names for an error message: at most five, shortened and escaped."""
+    """Format field names for an error message: at most five, shortened and escaped."""
     names = [ascii(name[:40].decode(errors="replace")) for name in fields[::2]]
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")

@@ -32,18 +32,20 @@ from conquiet.redaction import printable
 
 __all__ = ["TRANSPORT_ERRORS", "Exchange", "translated"]
 
-_GRACE_SECONDS = 5.0  # how much longer than BLOCK a blocking read may take before the server counts as lost
+_GRACE_SECONDS = (
+    5.0  # how much longer than BLOCK a blocking read may take before the server is considered lost
+)
 
-# What a reply that is not Redis's causes, in the client's parser and in the functions of `commands`.
+# Errors that a reply in a wrong format causes in the client's parser and in the functions of `commands`.
 _MISSHAPEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 TRANSPORT_ERRORS = (RedisError, OSError, *_MISSHAPEN)
 
 
 class Exchange:
-    """Sends packed commands and gives their replies, or a QueueError with Redis's own error as its cause."""
+    """Sends packed commands and returns their replies. Raises a QueueError with the client's error as its cause."""
 
     def __init__(self, redis: Any, awaits: bool) -> None:
-        # A client of the other kind would block the event loop, or give coroutines where replies are expected.
+        # A client of the other kind would block the event loop, or return coroutines instead of replies.
         if not hasattr(redis, "connection_pool") or isinstance(redis, AsyncRedis) is not awaits:
             needed, made_by = (
                 ("redis.asyncio.Redis", "connect_async") if awaits else ("redis.Redis", "connect")
@@ -64,10 +66,10 @@ class Exchange:
         *,
         block_ms: int | None = None,
     ) -> Flow[Any]:
-        """Send `command` once; its reply, as `parse` understands it. `what` names it in errors."""
+        """Send `command` once, and return its reply parsed by `parse`. `what` names it in errors."""
         if os.getpid() != self._pid:
             raise QueueRefusedError(
-                f"{what}: this object was made in process {self._pid} and inherited by its fork {os.getpid()}, "
+                f"{what}: this object was created in process {self._pid} and inherited by its fork {os.getpid()}, "
                 "where using its connection would mix up the replies of both: make a new one after the fork"
             )
         try:
@@ -80,7 +82,7 @@ class Exchange:
                 reply = yield self._read(connection, block_ms)
                 return reply if parse is None else parse(reply)
             except ResponseError:
-                raise  # an ordinary reply: the connection is in order
+                raise  # an ordinary reply: the connection is usable
             except BaseException:
                 # A reply may still be on its way: the next command must not read it.
                 yield Call(connection.disconnect, shield=True)
@@ -103,14 +105,14 @@ class Exchange:
 
 
 def translated(what: str, error: Exception, *, sent: bool = False) -> QueueError:
-    """One of `TRANSPORT_ERRORS` as an error of ours; `sent` if the command may have reached Redis."""
+    """Translate one of `TRANSPORT_ERRORS` into a QueueError; `sent` if the command may have reached Redis."""
     what, reason = printable(what), printable(redact(str(error))).rstrip(". ") or type(error).__name__
     if reason.startswith("NOGROUP"):
         return GroupLostError(
-            f"{what}: the consumer group is gone ({reason}). It is not created again by itself, because what "
-            "was pending in it is lost: find out who removed it, then make a new queue object"
+            f"{what}: the consumer group is gone ({reason}). It is not recreated automatically, because its "
+            "pending entries are lost: find out what removed it, then make a new queue object"
         )
-    if isinstance(error, AuthenticationError | BusyLoadingError):  # answers of Redis: it did nothing
+    if isinstance(error, AuthenticationError | BusyLoadingError):  # replies from Redis, which did nothing
         problem = AccessProblem.CREDENTIALS if isinstance(error, AuthenticationError) else None
         return QueueConnectionError(f"{what}: {reason}. Nothing was retried", problem=problem)
     # A host name or a password that cannot be encoded.
@@ -120,7 +122,7 @@ def translated(what: str, error: Exception, *, sent: bool = False) -> QueueError
         return kind(f"{what}: {reason}. Nothing was retried")
     if isinstance(error, _MISSHAPEN):
         return QueueAnswerError(
-            f"{what}: the answer is none that Redis gives ({type(error).__name__}: {reason[:200]}). Whether it was "
+            f"{what}: the reply is not from Redis ({type(error).__name__}: {reason[:200]}). Whether the command was "
             "done is not known: find out what answers at that address"
         )
     return QueueRefusedError(f"{what}: {reason}", code=reason.partition(" ")[0])

@@ -1,4 +1,4 @@
-"""What Spark is doing, on the terminal and as metrics."""
+"""Progress of Spark queries, on the terminal and as metrics."""
 
 from conquiet.spark.progress.counts import BATCH_COUNTS, ROWS, WAIT_SECONDS, CountedFrame, Counts, Tally
 from conquiet.spark.progress.listener import ProgressListener, add_counts, show_progress, silence_bar

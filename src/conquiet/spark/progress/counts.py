@@ -1,4 +1,4 @@
-"""Rows counted while they are written, and what a query counts in each micro-batch besides."""
+"""Counts rows while they are written, and passes the other counts of each micro-batch to the listener."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BATCH_COUNTS", "ROWS", "WAIT_SECONDS", "BatchCounts", "CountedFrame"
 
 _log = logging.getLogger("conquiet.spark")
 ROWS = "rows"
-WAIT_SECONDS = 10.0  # Spark delivers what it observed on a thread of its own, a moment after the write
+WAIT_SECONDS = 10.0  # Spark delivers observations on a separate thread, shortly after the write
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Tally:
     words: str = ""
     """What a line shows after the number. With a label, the line shows the label's values instead."""
     heading: str = ""
-    """Its column in the live table; without one it is shown in lines only."""
+    """The heading of its column in the live table. Without one it is shown in lines only."""
     is_warning: bool = False
     """Shown in yellow, after all others."""
 
     def shown(self, numbers: Mapping[str, int]) -> list[str]:
-        """The parts of a line, with rich's markup; nothing for zeros."""
+        """Return the parts of a line, with rich markup; zeros are left out."""
         largest_first = sorted(numbers.items(), key=lambda item: -item[1])
         parts = [
             f"{value} {number:,}" if self.label else f"{number:,} {self.words}"
@@ -47,7 +47,7 @@ class Tally:
         return [f"[yellow]{part}[/]" for part in parts] if self.is_warning else parts
 
     def cell(self, numbers: Mapping[str, int]) -> str:
-        """The same for the live table, where the heading says what is counted."""
+        """Return the cell of the live table, whose heading says what is counted."""
         if self.label:
             return "\n".join(self.shown(numbers))
         number = numbers.get("", 0)
@@ -56,7 +56,7 @@ class Tally:
 
 
 Counts = Mapping[Tally, Mapping[str, int]]
-"""The numbers of some tallies by the value of their label, which is "" for a tally without one."""
+"""Numbers per tally, by the value of its label, which is "" for a tally without one."""
 
 
 class CountedFrame:
@@ -67,11 +67,11 @@ class CountedFrame:
         self.rows = frame.observe(self._observation, f.count(f.lit(1)).alias(ROWS), *more)
 
     def count(self) -> int | None:
-        """The number of rows written; None if Spark does not report it in time."""
+        """Return the number of rows written, or None if Spark does not report it in time."""
         return self.counts(WAIT_SECONDS).get(ROWS)
 
     def counts(self, seconds: float) -> Mapping[str, Any]:
-        """What was counted, after waiting at most `seconds`; empty if it was not written.
+        """Return the counts, waiting at most `seconds`; empty if the frame was not written.
 
         `Observation.get` would wait forever.
         """

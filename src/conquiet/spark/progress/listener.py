@@ -31,12 +31,12 @@ def show_progress(spark: SparkSession, *, terminal: bool = True) -> ProgressList
 
 
 class ProgressListener(StreamingQueryListener):
-    """Spark calls it on a thread of its own. Whatever fails here is logged and does not harm the query."""
+    """Spark calls it on a separate thread. Failures here are logged and do not affect the query."""
 
     def __init__(self, spark: SparkSession, view: View | None) -> None:
         self._spark = spark
         self._view = view
-        self._names: dict[str, str] = {}  # by run; a query without a name goes by the start of its id
+        self._names: dict[str, str] = {}  # by run; a query without a name is shown by the start of its id
         self._metrics: dict[str, PipelineMetrics] = {}
         self._states: dict[str, QueryState] = {}
         if view is not None and view.is_live:
@@ -113,14 +113,14 @@ class ProgressListener(StreamingQueryListener):
 
 
 def add_counts(counts: Counts, state: QueryState, metrics: PipelineMetrics) -> None:
-    """Add what a query counted in a batch to what is shown and to what is exported."""
+    """Add the counts of a batch to the shown state and to the metrics."""
     for tally, numbers in counts.items():
         state.counts.setdefault(tally, Counter()).update(numbers)
         metrics.count(tally.metric, tally.help, numbers, tally.label)
 
 
 def silence_bar(spark: SparkSession) -> None:
-    """Stop Spark's own progress bar: it writes over the same lines of the terminal."""
+    """Stop Spark's own progress bar, which writes to the same lines of the terminal."""
     context: Any = spark.sparkContext
     bar = context._jsc.sc().progressBar()
     if bar.isDefined():
@@ -128,7 +128,7 @@ def silence_bar(spark: SparkSession) -> None:
 
 
 def _offset(source: Any) -> Offset | None:
-    """The end offset of the micro-batch, if the source is `format("conquiet")`; None otherwise."""
+    """Return the end offset of the micro-batch if the source is `format("conquiet")`, otherwise None."""
     try:
         return Offset.from_dict(json.loads(source.endOffset))
     except (TypeError, KeyError, ValueError):
@@ -136,7 +136,7 @@ def _offset(source: Any) -> Offset | None:
 
 
 def _lag(progress: Any, offsets: list[Offset]) -> float:
-    """The age of the newest entry when the micro-batch ended. Its id begins with its time in milliseconds."""
+    """Return the age of the newest entry when the micro-batch ended. An id begins with its time in milliseconds."""
     began = datetime.fromisoformat(progress.timestamp).timestamp()
     newest = (
         max((int(block.hi.partition("-")[0]) for one in offsets for block in one.blocks), default=0) / 1000

@@ -1,4 +1,4 @@
-"""Queries on standard error: a live table on a terminal, a line at a time elsewhere."""
+"""Shows queries on standard error: as a live table on a terminal, as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["QueryState", "View", "stderr_view"]
 
 @dataclass
 class QueryState:
-    """What is shown of one query."""
+    """The state of one query, as shown."""
 
     name: str
     step: str = ""
-    """Where it stands: `batch 7`, `12 of 40 tasks`."""
+    """The position: `batch 7`, `12 of 40 tasks`."""
     rows: int = 0
-    """In the last micro-batch, as `seconds` and `rate`."""
+    """Rows of the last micro-batch, like `seconds` and `rate`."""
     seconds: float = 0.0
     rate: float = 0.0
     total: int = 0
     lag: float | None = None
     lost: int = 0
     duplicates: int = 0
-    """In all, as `counts`."""
+    """Rows in total, like `counts`."""
     counts: dict[Tally, Counter[str]] = field(default_factory=dict)
 
     def line(self) -> str:
-        """With rich's markup."""
+        """Return the state as one line, with rich markup."""
         parts = [
             f"{self.step}: {self.rows:,} rows in {self.seconds:.1f} s, {self.rate:,.0f} a second, {self.total:,} in all"
         ]
@@ -59,7 +59,7 @@ class QueryState:
 
 
 class View:
-    """May be called from any thread, but only from one at a time."""
+    """Shows states. Can be called from any thread, but only from one at a time."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -71,7 +71,7 @@ class View:
         self._live = Live(console=console, auto_refresh=False, transient=True) if self.is_live else None
 
     def say(self, name: str, what: str, detail: str = "") -> None:
-        """Print a line that stays. `what` may have rich's markup; `detail` is escaped."""
+        """Print a permanent line. `what` may contain rich markup; `detail` is escaped."""
         from rich.markup import escape
 
         self._console.print(f"[bold]{escape(name)}[/] {what}{': ' + escape(detail) if detail else ''}")
@@ -87,7 +87,7 @@ class View:
         self._live.update(_table(list(self._states.values())), refresh=True)
 
     def close(self, name: str) -> None:
-        """Take a query that has ended out of the table."""
+        """Remove a query that has ended from the table."""
         self._states.pop(name, None)
         if self._live is not None and self._live.is_started:
             self._live.update(_table(list(self._states.values())), refresh=True)

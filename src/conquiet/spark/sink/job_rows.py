@@ -1,4 +1,4 @@
-"""Rows that become jobs, checked column by column with Arrow rather than value by value."""
+"""Checks the rows that become jobs, column by column with Arrow rather than value by value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def checked_columns(schema: StructType) -> None:
         if name not in _TYPES:
             raise JobConfigError(
                 f"jobs have no column {name}: select {', '.join(_REQUIRED)} and, if wanted, {', '.join(COLUMNS[2:])}; "
-                "put all else into payload, with to_json(struct(…))"
+                "put everything else into payload, with to_json(struct(…))"
             )
         kind, wanted, _, _ = _TYPES[name]
         if not isinstance(schema[name].dataType, kind):
@@ -40,12 +40,12 @@ def checked_columns(schema: StructType) -> None:
             )
     for name in _REQUIRED:
         if name not in schema.names:
-            why = "; a job that is written again is known by it" if name == "id" else ""
+            why = "; it identifies a job that is written again" if name == "id" else ""
             raise JobConfigError(f"jobs need a column {name}{why}")
 
 
 def checked_rows(batch: pa.RecordBatch) -> list[pa.Array]:
-    """The columns in the order of COLUMNS, with defaults filled in; raises JobConfigError for the first invalid row."""
+    """Return the columns in the order of COLUMNS, with defaults. Raise JobConfigError for the first invalid row."""
     columns = [_column(batch, name) for name in COLUMNS]
     ids, payloads, _, delays, correlation_ids = columns
     _refuse(pc.is_null(ids), "id is null", ids)
@@ -56,7 +56,7 @@ def checked_rows(batch: pa.RecordBatch) -> list[pa.Array]:
         _refuse(pc.greater(lengths, MAX_NAME), f"{name} is longer than {MAX_NAME} characters", ids)
         _refuse(pc.match_substring(values, "\0"), f"{name} holds NUL", ids)
     fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, MAX_SECONDS))
-    _refuse(pc.invert(fits), "delay_seconds is negative, no number, or over a century", ids)
+    _refuse(pc.invert(fits), "delay_seconds is negative, not a number, or over a century", ids)
     if refused := first_refused(payloads):
         raise _refusal(refused[0], f"payload was refused: {refused[1]}", ids)
     return columns
@@ -72,7 +72,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
         values = batch.column(name).cast(kind)
     except pa.ArrowInvalid:
         raise JobConfigError(
-            f"a value of {name} is no {wanted} that jobs can hold (an int of 32 bits, say)"
+            f"a value of {name} is not a {wanted} that jobs can hold (for example an int of 32 bits)"
         ) from None
     return values if default is None else pc.fill_null(values, default)
 
@@ -83,8 +83,8 @@ def _check_text(name: str, values: pa.Array) -> None:
         values.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         raise JobConfigError(
-            f"a value of {name} is no text: its bytes are no UTF-8. Nothing is published: leave such rows out, or encode "
-            f"them, as with hex({name}), before they are written"
+            f"a value of {name} is not text: its bytes are not UTF-8. Nothing is published: leave such rows out, or encode "
+            f"them, for example with hex({name}), before they are written"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Rows to a job store: each becomes a job of one queue. Its id identifies a row that is written again."""
+"""Writes rows to a job store: each becomes a job of one queue. The id identifies a row that is written again."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class JobStaging(Protocol):
         """Create the tables if they do not exist."""
 
     def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
-        """Stage the rows of one attempt; returns how many."""
+        """Stage the rows of one attempt and return their number."""
 
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
-        """Turn the staged rows into jobs in one transaction, unless the batch is published already; then remove them."""
+        """Turn the staged rows into jobs, unless the batch is published, and remove them, in one transaction."""
 
     def discard(self, attempts: Sequence[int], batch: Batch) -> None:
         """Remove the staged rows of these attempts."""
@@ -70,12 +70,12 @@ def _staging(options: JobOptions) -> JobStaging:
 
 
 def _number(attempt: str) -> int:
-    """The name of an attempt as a number that fits into a bigint."""
+    """Return the name of an attempt as a number that fits into a bigint."""
     return int(attempt, 16) >> 1
 
 
 def staging_lost(found: int, rows: int, batch: Batch) -> StagingLostError:
     return StagingLostError(
-        f"{batch}: {found} of {rows} staged rows are there; nothing was published. They outlived stagingSeconds, or the "
-        "database crashed and forgot them: write the batch again (a streaming query does so when it is restarted)"
+        f"{batch}: only {found} of {rows} staged rows exist; nothing was published. The others outlived stagingSeconds, "
+        "or the database crashed and lost them: write the batch again (a streaming query does so when it is restarted)"
     )

@@ -1,10 +1,10 @@
-"""The journal of a sink: which batch is being published to a Redis stream, and how far.
+"""The journal of a sink: which batch is being published to a Redis stream, and its progress.
 
 There is one hash for each query and stream. Every step is a script and therefore atomic: a chunk leaves its staging
 list, its rows enter the stream and the journal advances, or nothing happens. A driver that restarts after a crash, and
 an old driver that still runs beside its successor, both continue from the journal.
 
-    batch    the newest batch that was begun
+    batch    the newest batch whose publishing has begun
     at       the staging list that is being published, counted from 1; 0: all of the batch is published
     left     chunks left in it
     rows     rows published so far
@@ -31,9 +31,9 @@ class Journal:
         self._seconds = seconds
 
     def begin(self, number: int, staging: Sequence[tuple[str, int]]) -> bool:
-        """Record that batch `number` is to be published from these lists (key, chunks).
+        """Record that batch `number` will be published from these lists (key, chunks).
 
-        Returns False if this batch or a later one is recorded already; the lists are then not needed. An earlier batch
+        Return False if this batch or a later one is already recorded; the lists are then not needed. An earlier batch
         that is not finished is finished first.
         """
         while True:
@@ -45,7 +45,7 @@ class Journal:
                 return bool(answer == b"begun")
 
     def finish(self) -> int:
-        """Publish the rest of the recorded batch; returns how many of its rows are published."""
+        """Publish the rest of the recorded batch and return how many of its rows are published."""
         while True:
             batch, at, staging = self._call(_POSITION, parse=_three)
             if at == b"0":
@@ -55,11 +55,11 @@ class Journal:
                 pass
 
     def step(self, batch: bytes, at: bytes, staging: bytes) -> bool:
-        """Publish the next chunk of the list; False if it was the last one, or another driver has published it."""
+        """Publish the next chunk of the list. Return False if it was the last, or if another driver published it."""
         return bool(self._call(_STEP, (self._stream, staging), batch, at, self._seconds))
 
     def discard(self, staging: Sequence[str], attempts: str) -> None:
-        """Remove these lists and those left by other attempts at the batch, except for lists that are recorded."""
+        """Remove these lists and those of other attempts at the batch, except for recorded lists."""
         self._call(_DISCARD, (attempts, *staging))
 
     def _call(
@@ -75,8 +75,8 @@ class Journal:
         except QueueRefusedError as error:
             if error.code == _LOST:
                 raise StagingLostError(
-                    f"{error}. They outlived stagingSeconds or journalSeconds, or Redis evicts or lost keys; what was "
-                    "published before stays"
+                    f"{error}. They outlived stagingSeconds or journalSeconds, or Redis evicts or lost keys; rows "
+                    "published before stay"
                 ) from error
             raise
 

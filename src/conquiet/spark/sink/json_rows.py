@@ -1,8 +1,8 @@
-"""Whole rows as JSON objects, for DataFrames without a column of JSON.
+"""Encodes whole rows as JSON objects, for DataFrames without a column of JSON.
 
-As Spark's own `to_json`: nulls are left out, binary is base64, dates and times are ISO 8601 (times in UTC, to the
-microsecond, with Z; those without a time zone, without). Unlike `to_json`, NaN and infinities are refused, not written as
-strings. `to_json` runs in the JVM and is faster; use it to make a column `data`.
+As in Spark's own `to_json`, nulls are left out, binary is base64, dates and times are ISO 8601 (times in UTC, to the
+microsecond, with Z; timestamps without a time zone have no Z). Unlike `to_json`, NaN and infinities are refused, not
+written as strings. `to_json` runs in the JVM and is faster; use it to create a column `data`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from conquiet.payload import encode
 
 __all__ = ["JsonRows"]
 
-Converter = Callable[[Any], Any] | None  # None: as it is
+Converter = Callable[[Any], Any] | None  # None: unchanged
 
 
 class JsonRows:
-    """Encodes rows of one schema. Column types that have no JSON form are refused when it is created."""
+    """Encodes rows of one schema. The constructor refuses column types that have no JSON form."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
         self._converter()
 
     def encoded(self, batch: pa.RecordBatch) -> pa.Array:
-        """A JSON object for each row."""
+        """Return a JSON object for each row."""
         convert = self._converter()
         texts = []
         for row in _rows(batch):
@@ -66,15 +66,15 @@ class JsonRows:
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         return batch.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, KeyError) as error:  # its text may quote values
+    except (ValueError, OverflowError, KeyError) as error:  # the message may quote values
         raise QueuePayloadError(
-            f"a row cannot be written ({type(error).__name__}): a text in it is no UTF-8, a time none of the years 1 to "
+            f"a row cannot be written ({type(error).__name__}): a text in it is not UTF-8, a time is outside the years 1 to "
             "9999, or a map has a key twice. Nothing is published: leave such rows out, or repair them"
         ) from None
 
 
 def _converter(kind: DataType, name: str) -> Converter:
-    """How values of a type become JSON. `name` is the column's, for the refusal."""
+    """Return the function that converts values of a type to JSON. `name` is the column's, for the error message."""
     if isinstance(kind, DecimalType):
         return _decimal
     if isinstance(kind, StringType | IntegralType | FractionalType | BooleanType | NullType):
@@ -89,7 +89,7 @@ def _converter(kind: DataType, name: str) -> Converter:
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
         return _values(_converter(kind.valueType, name))
     raise QueueConfigError(
-        f"the column {name} is {kind.simpleString()}, which has no form in JSON here: cast it, or make a column data "
+        f"the column {name} is {kind.simpleString()}, which has no JSON form here: cast it, or make a column data "
         "with to_json(…)"
     )
 

@@ -14,7 +14,7 @@ __all__ = ["first_refused"]
 
 
 def first_refused(texts: pa.Array) -> tuple[int, str] | None:
-    """The first row that is not a JSON object or is too long, and the reason, which does not quote the text."""
+    """Return the first row that is not a JSON object or is too long, and the reason, which does not quote the text."""
     if texts.null_count:
         return pc.index(pc.is_null(texts), True).as_py(), "it is null"
     lengths = pc.binary_length(texts)
@@ -24,7 +24,7 @@ def first_refused(texts: pa.Array) -> tuple[int, str] | None:
             pc.index(lengths, longest).as_py(),
             f"it is {longest} bytes long, over the limit of {DEFAULT_LIMITS.max_bytes}",
         )
-    # As bytes: Spark's strings are not always UTF-8.
+    # Cast to bytes: Spark's strings are not always UTF-8.
     return _first_unreadable(texts.cast(pa.binary()).to_pylist())
 
 

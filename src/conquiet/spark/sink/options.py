@@ -32,7 +32,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class StreamOptions(_Options):
-    """Rows to the Redis stream `stream` at `url`."""
+    """The target is the Redis stream `stream` at `url`."""
 
     url: str = field(repr=False)
     stream: str
@@ -40,7 +40,7 @@ class StreamOptions(_Options):
 
 @dataclass(frozen=True)
 class JobOptions(_Options):
-    """Rows to `queue` of the job store at `dsn`."""
+    """The target is `queue` of the job store at `dsn`."""
 
     dsn: str = field(repr=False)
     queue: str
@@ -48,7 +48,7 @@ class JobOptions(_Options):
 
 
 def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | JobOptions:
-    """The options of one sink or the other: `url` and `stream`, or `dsn` and `queue`."""
+    """Parse the options of a sink: either `url` and `stream`, or `dsn` and `queue`."""
     given = {name.lower(): value for name, value in options.items()}
     for_stream = bool({"url", "stream"} & set(given))
     for_jobs = bool({"dsn", "queue"} & set(given))
@@ -82,17 +82,18 @@ def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | Jo
 def _checked_dsn(dsn: str) -> str:
     if misread := misread_url(dsn):
         raise JobConfigError(
-            f"{redact_dsn(dsn)!r} is no usable URL of a job store: {misread}", problem=AccessProblem.ADDRESS
+            f"{redact_dsn(dsn)!r} is not a usable URL of a job store: {misread}",
+            problem=AccessProblem.ADDRESS,
         )
     scheme, _, rest = dsn.partition("://")
     if scheme == "memory":
         raise JobConfigError(
-            "memory:// holds jobs in one process, and Spark writes from many: use postgresql://…, or "
+            "memory:// holds jobs in one process, but Spark writes from many: use postgresql://…, or "
             "sqlite:////absolute/path.db on a local master"
         )
     if scheme == "sqlite" and not rest.startswith("//"):
         raise JobConfigError(
-            f"{redact_dsn(dsn)!r} is relative to a folder that Spark's processes need not be in: write "
+            f"{redact_dsn(dsn)!r} is a relative path, and Spark's processes may run in other folders: use "
             "sqlite:////absolute/path.db, with four slashes"
         )
     return dsn
@@ -118,7 +119,7 @@ class _Reader:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise self._refusal(f"option {name} is no valid Unicode: write it in whole characters") from None
+            raise self._refusal(f"option {name} is not valid Unicode: it contains a lone surrogate") from None
         return value
 
     def name(self, name: str) -> str | None:

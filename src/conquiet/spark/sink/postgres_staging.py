@@ -1,7 +1,7 @@
-"""Staging for the job sink on PostgreSQL: rows come in by COPY, and one statement makes them jobs.
+"""Staging for the job sink on PostgreSQL: COPY loads the rows, and one statement turns them into jobs.
 
-The staging table is unlogged, which makes COPY cheap. A crash of the server empties it; publishing counts the rows and
-notices. A task attempt is one transaction, so an attempt that is killed leaves nothing.
+The staging table is unlogged, which makes COPY cheap. A server crash empties it, which publishing detects by counting
+the rows. A task attempt is one transaction, so a killed attempt leaves no rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PostgresStaging:
 
     def prepare(self) -> None:
         with postgres_transaction(self._options.dsn, "prepare") as connection:
-            # Two queries that start at once must not both create the tables.
+            # Two queries that start at the same time must not both create the tables.
             connection.execute("SELECT pg_advisory_xact_lock(7305812)")
             connection.execute(_TABLES)
 
@@ -51,7 +51,8 @@ class PostgresStaging:
             "journal_seconds": self._options.journal_seconds,
         }
         with postgres_transaction(self._options.dsn, "publish") as connection:
-            # First: of two drivers with the same batch, the second waits here, before it holds locks that the first needs.
+            # First, so that of two drivers with the same batch the second waits here, before it holds locks that the
+            # first one needs.
             if connection.execute(_JOURNAL, values).rowcount:
                 added = insert_selected(
                     connection,
@@ -77,7 +78,7 @@ class PostgresStaging:
     def _remove_others(
         self, connection: psycopg.Connection[Any], attempts: Sequence[int], batch: Batch
     ) -> None:
-        """Remove the rows of attempts that Spark did not choose, and of drivers that were killed."""
+        """Remove the rows of attempts that Spark did not choose, and of killed drivers."""
         values = {
             "sink": batch.sink,
             "batch": batch.number,
@@ -93,7 +94,7 @@ def _removed(connection: psycopg.Connection[Any], values: dict[str, Any]) -> int
 
 
 def _emptied(connection: psycopg.Connection[Any], values: dict[str, Any]) -> bool:
-    """TRUNCATE the staging table if all its rows are of this batch: that leaves no dead rows. False if they are not.
+    """TRUNCATE the staging table, which leaves no dead rows, if all its rows belong to this batch; else return False.
 
     Under the lock no attempt is staging, and every attempt that has staged rows is registered.
     """

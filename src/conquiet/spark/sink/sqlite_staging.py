@@ -1,4 +1,4 @@
-"""Staging for the job sink on SQLite, on a local master: as on PostgreSQL, but in short transactions.
+"""Staging for the job sink on SQLite with a local master: as on PostgreSQL, but in short transactions.
 
 SQLite has one writer at a time, so a task holds the write lock for one Arrow batch at a time.
 """
@@ -38,7 +38,7 @@ class SqliteStaging:
             for part in columns:
                 values = zip(*(column.to_pylist() for column in part), strict=True)
                 with transaction(connection, "stage jobs"):
-                    # With every part: the entry of an attempt that continues after its batch was published has been removed.
+                    # Repeated for every part: publishing removes the entry, even while a late attempt is still staging.
                     connection.execute(_REGISTER, (attempt, batch.sink, batch.number, SYSTEM_CLOCK.time()))
                     connection.executemany(_STAGE, ((attempt, *row) for row in values))
                 rows += len(part[0])

@@ -1,7 +1,7 @@
-"""Staging for the Redis stream sink: JSON texts in Arrow columns, packed into chunks, pushed to a list.
+"""Staging for the Redis stream sink: packs JSON texts from Arrow columns into chunks and pushes them to a list.
 
-A chunk is one element of the list and later one step of publishing. It holds many texts and is built from Arrow's
-buffers: packing row by row would take longer than everything else.
+A chunk is one element of the list and later one publishing step. It holds many texts and is built from Arrow's
+buffers, because packing row by row would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from conquiet.queue.wire import Exchange, pack, whole
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "StagingList", "chunks"]
 
-# A chunk is one atomic step of the server, which does nothing else meanwhile: about 4 ms.
+# A chunk is one atomic step, which blocks the server for about 4 ms.
 CHUNK_ROWS = 2_000
 CHUNK_BYTES = 1024 * 1024
 
-# Returns the length of the list, by which the caller notices that earlier chunks are gone.
+# Returns the length of the list, from which the caller detects that earlier chunks are gone.
 _PUSH = """
 local length = redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
@@ -37,7 +37,7 @@ return length
 
 
 class StagingList:
-    """The list of one task attempt. It expires, since nobody cleans up after an attempt that is killed."""
+    """The list of one task attempt. It expires, because nothing else cleans up after a killed attempt."""
 
     def __init__(self, exchange: Exchange, key: str, attempts_key: str, seconds: int) -> None:
         self._exchange = exchange
@@ -51,13 +51,13 @@ class StagingList:
         self.chunks += 1
         if length != self.chunks:
             raise StagingLostError(
-                f"the staged rows of this task are gone (the list has {length} chunks and not {self.chunks}): it "
+                f"the staged rows of this task are gone (the list has {length} chunks, not {self.chunks}): the task "
                 "took longer than stagingSeconds, or Redis evicts or lost keys. Nothing was published"
             )
 
 
 def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
-    """(rows, packed) for pieces of a column of texts."""
+    """Yield (rows, packed) for each chunk of a column of texts."""
     waiting = [texts[begin : begin + CHUNK_ROWS] for begin in reversed(range(0, len(texts), CHUNK_ROWS))]
     while waiting:
         piece = waiting.pop()
@@ -70,7 +70,7 @@ def chunks(texts: pa.Array) -> Iterator[tuple[int, bytes]]:
 
 
 def _packed(texts: pa.Array) -> bytes:
-    """An array of strings in MessagePack, each with a length of four bytes; Redis has an unpacker in C for its scripts."""
+    """Encode an array of strings in MessagePack with 4-byte lengths. Redis scripts have an unpacker in C."""
     binary = texts.cast(pa.large_binary())
     heads = np.empty((len(binary), 5), np.uint8)
     heads[:, 0] = _STRING
@@ -81,16 +81,16 @@ def _packed(texts: pa.Array) -> bytes:
 
 
 def _content(column: pa.Array) -> bytes:
-    """All values of a binary column, one after the other, as they stand in its buffer."""
+    """Return the concatenated values of a binary column, straight from its buffer."""
     data, ends = column.buffers()[2], _ends(column)
     return b"" if data is None else data[int(ends[0]) : int(ends[-1])].to_pybytes()
 
 
 def _ends(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The offsets of the values, one more than there are values."""
+    """Return the offsets of the values, one more than there are values."""
     return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
 
 
 _STRING, _ARRAY = 0xDB, 0xDD
-# Made from buffers: converting a first Python value to Arrow would import pandas, which takes a quarter of a second.
+# Made from buffers: converting a Python value to Arrow imports pandas, which takes a quarter of a second.
 _NOTHING = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")])[0]

@@ -1,4 +1,4 @@
-"""Rows to a Redis stream, each an entry with the one field `data`, as `RedisStreamsQueue.enqueue` adds them."""
+"""Writes rows to a Redis stream, each as an entry with the single field `data`, like `RedisStreamsQueue.enqueue`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMN = "data"
 
 
 class StreamSink:
-    """The column `data` as it is, or, if there is none of that name, all columns of a row as one JSON object."""
+    """Writes the column `data` unchanged or, if there is no such column, all columns of a row as one JSON object."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         connect(options.url).close()  # checks the URL; opens no connection
@@ -39,9 +39,9 @@ class StreamSink:
         elif not isinstance(schema[_COLUMN].dataType, StringType):
             raise QueueConfigError(
                 f"the column data is {schema[_COLUMN].dataType.simpleString()}, not a string of JSON: make it with "
-                'to_json(col("data")), or rename it, and all columns are written as one JSON object'
+                'to_json(col("data")), or rename it to write all columns as one JSON object'
             )
-        # One place for all keys of a stream, on a Redis Cluster too: its slot is that of what stands in braces.
+        # The hash tag in braces puts all keys of a stream into one slot of a Redis Cluster.
         name = options.stream
         self._prefix = f"conquiet:sink:{name}" if "{" in name else f"conquiet:sink:{{{name}}}"
 
@@ -65,7 +65,7 @@ class StreamSink:
         with self._exchange() as exchange:
             journal = self._journal(exchange, batch)
             journal.begin(batch.number, lists)
-            # From here a crash does no harm: the batch is recorded, and the next driver continues from there.
+            # From here a crash does no harm: the batch is recorded, and the next driver continues it.
             try:
                 journal.finish()
             except (QueueError, StagingLostError) as error:
@@ -101,7 +101,7 @@ class StreamSink:
         return f"{self._prefix}:staging:{batch.sink}:{batch.number}:{attempt}"
 
     def _attempts(self, batch: Batch) -> str:
-        """The key of a set with the staging lists of every attempt at the batch, including those that were killed."""
+        """Return the key of a set with the staging lists of all attempts at the batch, including killed ones."""
         return f"{self._prefix}:attempts:{batch.sink}:{batch.number}"
 
     @contextmanager

@@ -1,8 +1,8 @@
-"""The sinks: what Spark calls to write rows to a Redis stream or to a job store.
+"""The writers that Spark calls to write rows to a Redis stream or a job store.
 
-Spark calls `write` once for each task attempt, on an executor, and then either `commit`, with the messages of the
-successful attempts, or `abort`, on the driver. Attempts only stage their rows; the commit publishes the staged rows and
-keeps a journal, so that neither repeated attempts nor replayed batches add a row twice.
+Spark calls `write` on an executor for each task attempt, and then on the driver either `commit`, with the messages of
+the successful attempts, or `abort`. Attempts only stage their rows; the commit publishes the staged rows and keeps a
+journal, so that neither repeated attempts nor replayed batches add a row twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Batch", "ConquietBatchWriter", "ConquietStreamWriter", "Sink", "Stag
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of a query. It has the same name and number when it is replayed."""
+    """A batch of a query. A replay has the same name and number."""
 
     sink: str
     number: int
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task attempt has staged, in how many parts; nothing if there are no rows."""
+    """Identifies what one task attempt staged, and the number of parts; empty if there are no rows."""
 
     batch: Batch
     attempt: str
@@ -48,20 +48,20 @@ class Staged(WriterCommitMessage):
 
 
 class Sink(Protocol):
-    """Where rows go. It opens connections in each call, since Spark copies it to other processes."""
+    """The target of rows. Each call opens its own connections, because Spark copies this object to other processes."""
 
     def stage(self, batches: Iterator[RecordBatch], batch: Batch, attempt: str) -> Staged:
-        """On an executor: stage the rows."""
+        """Stage the rows; called on an executor."""
 
     def publish(self, staged: Sequence[Staged], batch: Batch) -> None:
-        """On the driver: publish the staged rows, once for each batch. A batch that was begun is finished."""
+        """Publish the staged rows once per batch; called on the driver. Finishes a batch that is partly published."""
 
     def discard(self, staged: Sequence[Staged], batch: Batch) -> None:
-        """On the driver: remove the staged rows, unless publishing them has begun."""
+        """Remove the staged rows unless publishing has begun; called on the driver."""
 
 
 class _Writer:
-    """What batch and streaming writes share."""
+    """The common part of batch and streaming writers."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
@@ -69,11 +69,11 @@ class _Writer:
         self.options = parsed(options, streaming=streaming)
         if overwrite:
             raise QueueConfigError(
-                'format("conquiet") only adds: use mode("append") for a batch write, outputMode("append") or '
+                'format("conquiet") only appends: use mode("append") for a batch write, outputMode("append") or '
                 '"update" for a streaming one'
             )
         self.sink = self.make_sink(self.options, schema)
-        # Each JVM has a folder of its own, by which `_refuse_remote` recognizes a task in another JVM.
+        # Each JVM has its own folder, by which `_refuse_remote` recognizes a task in another JVM.
         self._jvm = os.environ.get("SPARK_LOCAL_DIRS")
 
     def make_sink(self, options: StreamOptions | JobOptions, schema: StructType) -> Sink:
@@ -104,7 +104,7 @@ class ConquietBatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite, streaming=False)
-        # Spark copies this object: all tasks and the commit see the same name.
+        # The name is chosen here, before Spark copies this object, so all tasks and the commit use the same one.
         self._batch = Batch(
             self.options.sink_id or f"write-{secrets.token_hex(8)}", self.options.batch_id or 0
         )
@@ -122,8 +122,8 @@ class ConquietBatchWriter(_Writer, DataSourceArrowWriter):
 class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("conquiet")`.
 
-    The query's id names its batches. It is part of the checkpoint: a query that starts again without its checkpoint is
-    another query, whose batches are new.
+    The query id identifies its batches and is part of the checkpoint: a query that restarts without its checkpoint is
+    another query, with new batches.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -136,8 +136,8 @@ class ConquietStreamWriter(_Writer, DataSourceStreamArrowWriter):
         sink = self.options.sink_id or query
         if sink is None or number is None:
             raise QueueConfigError(
-                "this Spark does not tell its tasks which query and batch they write for, so that a replay could not be "
-                "known: write from foreachBatch, with the options sinkId and batchId"
+                "this version of Spark does not tell its tasks which query and batch they write for, so a "
+                "replay could not be recognized: write from foreachBatch, with the options sinkId and batchId"
             )
         return self.stage(iterator, Batch(sink, int(number)))
 

@@ -1,4 +1,4 @@
-"""The batch read: a range of a stream as it is now, without a consumer group."""
+"""Batch reads: a range of a stream as it is now, without a consumer group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Range(InputPartition):
-    """What one task reads: all entries from `lo` to `hi`, both included."""
+    """The part that one task reads: all entries from `lo` to `hi`, both included."""
 
     lo: str
     hi: str
@@ -56,7 +56,7 @@ class ConquietBatchReader(DataSourceReader):
         self._hi = _edge(options, "endingId", "endingTime", "+")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The range from the first to the last entry there is now, cut by time. Later entries are not read."""
+        """Split the range from the first to the currently last entry by time. Later entries are not read."""
         with connect(self._url) as redis:
             exchange = Exchange(redis, awaits=False).exchange
             what = f"plan the read of stream {self._stream!r}"
@@ -79,19 +79,19 @@ class ConquietBatchReader(DataSourceReader):
 
 
 def _id(reply: Any) -> str | None:
-    """The id of the entry in the reply; None if there is none."""
+    """Return the id of the entry in the reply, or None."""
     if not (found := rows(reply)):
         return None
     entry_id = text(found[0][0])
-    int(entry_id.partition("-")[0])  # ValueError if it is no entry id
+    int(entry_id.partition("-")[0])  # ValueError if it is not an entry id
     return entry_id
 
 
 def _edge(options: Mapping[str, str], by_id: str, by_time: str, default: str) -> str:
-    """One end of the range, as XRANGE takes it."""
+    """Return one end of the range, as an argument of XRANGE."""
     entry_id, time = options.get(by_id), options.get(by_time)
     if entry_id and time:
-        raise QueueConfigError(f"options {by_id} and {by_time} exclude each other: give one of them")
+        raise QueueConfigError(f"options {by_id} and {by_time} exclude each other: use one of them")
     if time:
         milliseconds = _milliseconds(by_time, time)
         return str(milliseconds if default == "-" else max(0, milliseconds - 1))
@@ -119,7 +119,7 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def _cut(first: str, last: str, partitions: int) -> Iterator[Range]:
-    """Cut into ranges of equal time. XRANGE reads an id without a sequence number as the first, or last, of its ms."""
+    """Split into ranges of equal duration. XRANGE takes an id without a sequence as the first or last of its ms."""
     begin, end = int(first.partition("-")[0]), int(last.partition("-")[0])
     edges = sorted({begin + (end - begin + 1) * part // partitions for part in range(partitions)})
     for number, edge in enumerate(edges):

@@ -1,7 +1,7 @@
-"""Blocks of a stream, and offsets made of them.
+"""Blocks of a stream, and offsets that consist of blocks.
 
-A block is what one claim delivered: every entry from `lo` to `hi`. Entry ids only grow and a claim is atomic, so no other
-entry can appear in that range, and the block can be read again from the stream alone.
+A block is the result of one claim: every entry from `lo` to `hi`. Entry ids only increase and a claim is atomic, so no
+other entry can appear in that range, and the block can be read again from the stream alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Block:
             return cls(lo, hi, int(count))
         except ValueError:
             raise QueueConfigError(
-                f"{text!r} is no block of a conquiet source (lo,hi,count): was this checkpoint written by another one?"
+                f"{text!r} is not a block of a conquiet source (lo,hi,count): "
+                "was this checkpoint written by another source?"
             ) from None
 
     def __str__(self) -> str:
@@ -37,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of a micro-batch: its blocks, from which it can be read again, and how many entries are lost so far."""
+    """The end of a micro-batch: its blocks, from which it can be read again, and the number of entries lost so far."""
 
     blocks: tuple[Block, ...] = ()
     lost: int = 0
@@ -47,7 +48,7 @@ class Offset:
         return cls(tuple(map(Block.parse, offset["blocks"])), int(offset["lost"]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON in the checkpoint; about 45 bytes for each block."""
+        """Return the JSON for the checkpoint, about 45 bytes per block."""
         return {"blocks": list(map(str, self.blocks)), "lost": self.lost}
 
 
@@ -56,7 +57,7 @@ def entries_in(blocks: Iterable[Block]) -> int:
 
 
 def take(blocks: Sequence[Block], limit: int) -> list[Block]:
-    """The first blocks with at most `limit` entries in total, but at least one block if there is one."""
+    """Return the first blocks with at most `limit` entries in total, but at least one block if there is one."""
     taken: list[Block] = []
     total = 0
     for block in blocks:
@@ -73,7 +74,7 @@ def spread(blocks: Sequence[Block], partitions: int) -> list[list[Block]]:
     runs: list[list[Block]] = []
     before, current = 0, -1
     for block in blocks:
-        # A block goes to the run in whose share of the entries its middle falls.
+        # A block belongs to the run whose share of the entries contains its middle.
         share = int((before + block.count / 2) * partitions / max(total, 1))
         if share > current:
             runs.append([])

@@ -1,8 +1,8 @@
-"""Keeps the blocks of a source on the driver: claims them, refreshes them, settles them once they are committed.
+"""Holds the blocks of a source on the driver: claims them, refreshes them, and settles them after their commit.
 
-A thread beside the query settles committed blocks, claims the next batch while the current one runs, and resets idle
-times, so that nobody claims the blocks of a long batch as abandoned. Each step of the thread is one call to Redis; between
-steps the query's own calls take precedence.
+A background thread settles committed blocks, claims the next batch while the current one runs, and resets idle times,
+so that no other consumer claims the blocks of a long batch as abandoned. Each step of the thread is one call to Redis;
+between steps the query's own calls take precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Keeper"]
 
 _log = logging.getLogger("conquiet.spark")
 
-# How many bytes one claim should read at most: Redis copies all of them.
+# The target for the bytes of one claim: Redis copies all of them.
 _BLOCK_BYTES = 4 * 1024 * 1024
 _FIRST_ENTRIES = 50  # before the size of the entries is known
 
@@ -38,7 +38,7 @@ class Keeper:
         self._heartbeat = heartbeat
         self._held: deque[Block] = deque(ledger.open())
         self._committed: deque[Block] = deque()  # no longer in _held, to be settled
-        self._running = 0  # how many of the first blocks belong to the running batch
+        self._running = 0  # number of leading blocks that belong to the running batch
         self._claiming = False  # whether the thread should claim ahead
         self._bound = ""
         self._refreshed = time.monotonic()
@@ -46,13 +46,13 @@ class Keeper:
         self._failure: Exception | None = None
         self._io = threading.Lock()
         self._changed = threading.Condition()
-        self._in_front = False  # the query waits for its turn or has it
+        self._in_front = False  # the query has its turn or waits for it
         self._closed = False
         self._thread = threading.Thread(target=self._keep, name="conquiet-keeper", daemon=True)
         self._thread.start()
 
     def commit(self, blocks: Sequence[Block]) -> None:
-        """These blocks, and all claimed before them, are durably committed."""
+        """Mark these blocks, and all claimed before them, as durably committed."""
         self._check()
         with self._turn():
             if not blocks or blocks[-1] not in self._held:
@@ -64,7 +64,7 @@ class Keeper:
             self._running = 0
 
     def next_batch(self, limit: int, bound: str) -> list[Block]:
-        """The next blocks, with at most `limit` entries in total and none after the id `bound`."""
+        """Return the next blocks, with at most `limit` entries in total and none after the id `bound`."""
         self._check()
         with self._turn():
             self._claiming = False
@@ -74,14 +74,14 @@ class Keeper:
             return take(self._held, limit)
 
     def run(self, blocks: Sequence[Block]) -> None:
-        """The batch of these blocks runs now: claim the next one meanwhile."""
+        """Mark the batch of these blocks as running, and claim the next one meanwhile."""
         self._check()
         with self._turn():
             self._running = sum(block in blocks for block in self._held)
             self._claiming = self._ahead > 0
 
     def settle(self) -> None:
-        """Settle everything that is committed before returning."""
+        """Settle all committed blocks before returning."""
         self._check()
         with self._turn():
             while self._committed:
@@ -132,9 +132,9 @@ class Keeper:
                 if self._failure is not None:
                     return
                 # Refreshing or settling a block twice does no harm, and a missed heartbeat must not fail the query.
-                _log.warning("%s; tried again in a moment", error)
+                _log.warning("%s; trying again shortly", error)
                 self._pause()
-            except Exception as error:  # noqa: BLE001 - raised in the query's own thread, at its next call
+            except Exception as error:  # noqa: BLE001 - raised in the query's thread at its next call
                 self._failure = error
                 return
 
@@ -167,11 +167,11 @@ class Keeper:
         self._committed.popleft()
 
     def _claim(self, room: int) -> bool:
-        """Claim one more block; False if there was nothing to claim."""
+        """Claim one more block. Return False if there was nothing to claim."""
         try:
             claim = self._ledger.claim(min(room, self._next_entries), self._bound)
         except QueueConnectionError as error:
-            # Whether there is one more block, only the ledger knows now: the next run reads it, this one is over.
+            # Only the ledger knows whether the block was claimed. The next run reads it; this one must end.
             self._failure = error
             raise
         if claim is None:

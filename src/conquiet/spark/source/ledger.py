@@ -1,7 +1,7 @@
-"""The ledger of a source: which blocks its consumer holds, kept in Redis beside the stream, in the order of claim.
+"""The ledger of a source: the blocks that its consumer holds, stored in Redis next to the stream, in claim order.
 
-Micro-batches take their blocks from its front, so everything up to the last block of a committed batch is
-committed too; what comes behind is the next batch, whether a checkpoint knows of it or the driver died before.
+Micro-batches take their blocks from the front, so everything up to the last block of a committed batch is
+committed too; later blocks form the next batch, whether or not the driver recorded it in a checkpoint before it died.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Claim:
     block: Block
     bytes: int
     lost: int
-    """Entries in front of the block that were trimmed before anybody in the group got them."""
+    """Entries before the block that were trimmed before any consumer of the group received them."""
 
 
 class Ledger:
-    """One query's hold on its ledger. Opening a new one takes it from whoever had it: a driver presumed dead."""
+    """A query's ownership of its ledger. Opening it takes over from the previous owner, a driver presumed dead."""
 
     def __init__(self, redis: Redis, stream: str, group: str, consumer: str) -> None:
         self._exchange = Exchange(redis, awaits=False).exchange
@@ -44,29 +44,29 @@ class Ledger:
         self._keys = (stream, ledger, f"{ledger}:owner", losses_key(stream, group, consumer))
 
     def open(self) -> list[Block]:
-        """Create the group if need be, become the owner; the blocks held, oldest first."""
+        """Create the group if necessary, become the owner, and return the held blocks, oldest first."""
         return [Block.parse(found) for found in self._eval("open", OPEN, parse=_texts)]
 
     def claim(self, count: int, bound: str = "") -> Claim | None:
-        """The next block of at most `count` entries, none of them after `bound`; None if there is nothing new."""
+        """Claim the next block of at most `count` entries, none after `bound`. Return None if there is nothing new."""
         return self._eval("claim", CLAIM, self._consumer, count, bound, parse=_claim)
 
     def settle(self, block: Block) -> int:
-        """Acknowledge the block and strike it out; how many of its entries were still pending."""
+        """Acknowledge the block, remove it from the ledger, and return how many of its entries were still pending."""
         return self._eval("settle", SETTLE, block.lo, block.hi, block.count, parse=whole)
 
     def refresh(self, block: Block, min_idle_ms: int) -> int:
-        """Reset the idle time of what is idle for that long; how many entries that was."""
+        """Reset the idle time of entries that have been idle for `min_idle_ms`, and return their number."""
         arguments = (self._consumer, block.lo, block.hi, block.count, min_idle_ms)
         return self._eval("refresh", REFRESH, *arguments, parse=whole)
 
     def lost(self) -> int:
-        """Entries lost so far, by all runs of this source."""
+        """Return the number of entries lost so far, over all runs of this source."""
         command = pack("HVALS", self._keys[3])
         return int(run(self._exchange(self._what("read the losses"), command, _sum)))
 
     def last_id(self) -> str:
-        """The id of the newest entry that the stream has ever had."""
+        """Return the id of the newest entry that the stream has ever had."""
         command = pack("XINFO", "STREAM", self._stream)
         return str(run(self._exchange(self._what("look at the end"), command, _last_id)))
 
@@ -78,8 +78,8 @@ class Ledger:
         except QueueRefusedError as error:
             if error.code == TAKEN:
                 raise ConsumerTakenError(
-                    f"{self._what(what)}: another query has begun to read as this consumer, so this one ends. If it "
-                    "is not a restart of the same query, give each query a `consumer` of its own"
+                    f"{self._what(what)}: another query has started to read as this consumer, so this one ends. If it "
+                    "is not a restart of the same query, give each query its own `consumer`"
                 ) from error.__cause__
             raise
 
@@ -110,11 +110,11 @@ def _last_id(reply: Any) -> str:
 
 
 def losses_key(stream: str, group: str, consumer: str) -> str:
-    """A hash: for every block that came out short, how many entries it lacked."""
+    """Return the key of a hash with the number of missing entries for every incomplete block."""
     return f"{_ledger_key(stream, group, consumer)}:lost"
 
 
 def _ledger_key(stream: str, group: str, consumer: str) -> str:
-    # Beside the stream also in a cluster: the same hash tag, the whole name if it has none of its own.
+    # The same cluster slot as the stream: its hash tag, or its whole name if it has no hash tag.
     tagged = stream if "{" in stream else f"{{{stream}}}"
     return f"{tagged}:conquiet-ledger:{quote(group, safe='')}:{quote(consumer, safe='')}"

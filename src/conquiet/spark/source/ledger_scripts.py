@@ -1,7 +1,7 @@
-"""The atomic steps of the ledger, as Redis runs them.
+"""The atomic steps of the ledger, as Redis scripts.
 
 KEYS: the stream, its ledger, the ledger's owner, its losses. ARGV begins with the caller's token and the group.
-A caller whose token is not the owner's is a query that has been replaced: nothing is done for it.
+A caller whose token is not the owner's is a query that has been replaced: the script does nothing for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OWNED = (
     f"if redis.call('GET', KEYS[3]) ~= ARGV[1] then return redis.error_reply('{TAKEN} by another run') end\n"
 )
 
-# Become the owner; what is in the ledger. A new group would deliver everything again, the blocks in the ledger too.
+# Become the owner and return the ledger. A new group would deliver everything again, including the ledger's blocks.
 OPEN = """
 local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
 local known = false
@@ -29,17 +29,17 @@ redis.call('SET', KEYS[3], ARGV[1])
 return redis.call('LRANGE', KEYS[2], 0, -1)
 """
 
-# Deliver up to ARGV[4] new entries (none after the id ARGV[5], if given) and write the block down, in one step: there
-# is no moment at which entries are pending and in no ledger. Entries that were trimmed before anybody got them show
-# where the group expects more than the stream still has; SETID then corrects the group's own count (Redis 7.0
-# leaves it wrong), so that no loss is told twice.
+# Deliver up to ARGV[4] new entries (none after the id ARGV[5], if given) and record the block, in one step: entries are
+# never pending without being in the ledger. Entries were trimmed before delivery if the group expects more than the
+# stream still has; SETID then corrects the group's own count (Redis 7.0 leaves it wrong), so that no loss is
+# reported twice.
 CLAIM = (
     _OWNED
     + """
 local function value(reply, name)
   for i = 1, #reply, 2 do if reply[i] == name then return reply[i + 1] end end
 end
-local function above(one, other)  -- as texts: a number of Lua's cannot hold all of an id's digits
+local function above(one, other)  -- compares strings: a Lua number cannot hold all digits of an id
   if #one ~= #other then return #one > #other end
   return one > other
 end
@@ -82,7 +82,8 @@ return {lo, hi, n, bytes, lost}
 """
 )
 
-# Acknowledge what is pending of a block, whoever holds it by now (its effect is committed), and strike it out.
+# Acknowledge the pending entries of a block, whichever consumer holds them now (their effect is committed), and remove
+# the block from the ledger.
 SETTLE = (
     _OWNED
     + """
@@ -97,7 +98,7 @@ return acked
 """
 )
 
-# Make those entries of a block look fresh that are idle for ARGV[7] ms and still the consumer's own.
+# Reset the idle time of the entries of a block that are idle for ARGV[7] ms and still belong to the consumer.
 REFRESH = (
     _OWNED
     + """

@@ -20,7 +20,7 @@ SOURCE_SCHEMA = StructType(
     ]
 )
 
-# Entries in one claim. Redis does nothing else meanwhile: about 15 ms.
+# Entries in one claim, which blocks Redis for about 15 ms.
 BLOCK_ENTRIES = 5_000
 
 _STREAMING = (
@@ -70,7 +70,7 @@ class SourceOptions:
 
 
 def checked_schema(schema: StructType) -> StructType:
-    """Returns `schema` if it is the source's own, which cannot be changed; raises otherwise."""
+    """Return `schema` if it is the source's fixed schema; raise otherwise."""
     if [(field.name, field.dataType) for field in schema] != [(f.name, f.dataType) for f in SOURCE_SCHEMA]:
         raise QueueConfigError(
             f'format("conquiet") has the columns {SOURCE_SCHEMA.simpleString()}: leave .schema(…) out, and parse '
@@ -97,12 +97,12 @@ def required(options: Mapping[str, str], name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise QueueConfigError(f"option {name} is no valid Unicode: write it in whole characters") from None
+        raise QueueConfigError(f"option {name} is not valid Unicode: it contains a lone surrogate") from None
     return value
 
 
 _WHY = {
-    "consumer": "; a name for this query that stays the same over restarts and that nobody else in the group has",
+    "consumer": "; a name for this query that stays the same over restarts and is unique in the group",
 }
 
 

@@ -1,7 +1,7 @@
-"""Ranges of a stream as Arrow record batches, on executors.
+"""Reads ranges of a stream as Arrow record batches, on executors.
 
-The reply is parsed here and not by the Redis client: for entries of the usual form a single `split` is twenty times as
-fast as reading value by value.
+The reply is parsed here, not by the Redis client: for entries of the usual form a single `split` is twenty times as
+fast as parsing value by value.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["BlockReader", "parse_range"]
 
 _SOCKET_SECONDS = 60.0
 _RECEIVE_BYTES = 1 << 20
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999, the last that timestamps have in Python and SQL
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, the last one of timestamps in Python and SQL
 _PARTS = 8  # lines of the reply for an entry with one field: *2 $n id *2 $4 data $n <payload>
 
 T = TypeVar("T")
 
 
 class BlockReader:
-    """One connection to one stream. Errors are raised as QueueError."""
+    """One connection to one stream. Errors are raised as `QueueError`."""
 
     def __init__(self, url: str, stream: str, schema: StructType) -> None:
         self._stream = stream
@@ -51,7 +51,7 @@ class BlockReader:
         self._redis.close()
 
     def read(self, lo: str, hi: str, count: int | None = None) -> pa.RecordBatch:
-        """The entries from `lo` to `hi`, or the first `count` of them."""
+        """Return the entries from `lo` to `hi`, or the first `count` of them."""
         limit = () if count is None else ("COUNT", count)
         return self._ask(self._record_batch, "XRANGE", self._stream, lo, hi, *limit)
 
@@ -64,7 +64,7 @@ class BlockReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _ask(self, parse: Callable[[bytes], T], *command: str | int) -> T:
-        """Send the command; returns its raw reply, without the last line end, parsed by `parse`."""
+        """Send the command and return its raw reply, without the last line end, parsed by `parse`."""
         # The echo marks the end of the reply, which cannot contain the token: it is new and random.
         token = secrets.token_hex(16).encode()
         mark = b"$32\r\n" + token + b"\r\n"
@@ -90,7 +90,7 @@ class BlockReader:
 
 
 def parse_range(reply: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    """The ids and, where the entry is exactly one field `data`, its value."""
+    """Return the ids and, for entries with exactly one field `data`, its values."""
     lines = reply.split(b"\r\n")
     count = int(lines[0][1:])
     # An entry takes at least eight lines, and more if it has more fields or if its values contain line ends. With
@@ -131,7 +131,7 @@ def _parse_slowly(reply: bytes, count: int) -> tuple[list[bytes], list[bytes | N
 
 
 def _text(data: Sequence[bytes | None]) -> pa.Array:
-    """As text; null where the bytes are not UTF-8, and therefore not JSON."""
+    """Convert to text; null where the bytes are not UTF-8, and therefore not JSON."""
     try:
         return pa.array(data, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -146,9 +146,10 @@ def _decoded(value: bytes | None) -> str | None:
 
 
 def _enqueued_at(ids: Sequence[bytes]) -> pa.Array:
-    """The time in each id, in milliseconds of the server's clock; null if it is too late for a timestamp."""
+    """Return the time in each id, in milliseconds of the server's clock; null if it is too late for a timestamp."""
     millis: list[int | None] = [int(one.partition(b"-")[0]) for one in ids]
     if ids and millis[-1] > _LAST_MS:  # type: ignore[operator]
-        # Somebody added an entry with such an id, and the server continues from it. Ids are in order: the last is the latest.
+        # A producer added an entry with such an id, and the server continues from it. Ids are in order, so only the
+        # last one needs a look.
         millis = [one if one <= _LAST_MS else None for one in millis]  # type: ignore[operator]
     return pc.multiply(pa.array(millis, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC"))

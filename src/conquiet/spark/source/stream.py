@@ -39,13 +39,13 @@ _SOCKET_SECONDS = 60.0  # long: a timeout would fail the whole query
 
 @dataclass
 class Blocks(InputPartition):
-    """What one task reads."""
+    """The blocks that one task reads."""
 
     blocks: list[Block]
 
 
 class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads one stream as one consumer of its group. It opens nothing until needed, since Spark copies it."""
+    """Reads one stream as one consumer of its group. It opens connections only when needed, because Spark copies it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.options = SourceOptions.parse(options)
@@ -68,18 +68,18 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keeper.commit(begun.blocks)
         if isinstance(limit, ReadMaxRows):
             blocks = keeper.next_batch(limit.max_rows, self._bound)
-        else:  # up to the current end: otherwise a busy producer would keep this call going
+        else:  # up to the current end: otherwise a busy producer would prolong this call
             assert isinstance(limit, ReadAllAvailable), limit
             blocks = keeper.next_batch(sys.maxsize, self._bound or keeper.last_id())
         lost = keeper.lost()
         if lost > begun.lost and self.options.fail_on_data_loss:
             raise DataLossError(
                 f"stream {self.options.stream!r}: {lost - begun.lost} entries are gone, trimmed or deleted before "
-                f"they were read; group {self.options.group!r} will not see them. Stop trimming what is not read yet; "
-                "to go on without them, restart the query with option failOnDataLoss=false, which counts them"
+                f"they were read; group {self.options.group!r} will not see them. Stop trimming unread entries; "
+                "to continue without them, restart the query with option failOnDataLoss=false, which counts them"
             )
         if not blocks:
-            keeper.settle()  # there may be no further call: acknowledge now
+            keeper.settle()  # acknowledge now: there may be no further call
             return start
         return Offset(tuple(blocks), lost).to_dict()
 
@@ -96,7 +96,7 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper().commit(Offset.from_dict(end).blocks)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """On an executor: reads from the stream alone, so that a repeated read gives the same rows."""
+        """Read from the stream alone, so that a repeated read gives the same rows. Called on an executor."""
         assert isinstance(partition, Blocks)
         options = self.options
         with BlockReader(options.url, options.stream, self._schema) as reader:
@@ -117,10 +117,11 @@ class ConquietStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.fail_on_data_loss:
             raise DataLossError(
                 f"stream {options.stream!r}: {lost} of the {block.count} entries from {block.lo} to {block.hi} are "
-                "gone, trimmed or deleted after they were claimed and before they were read. Stop trimming what is "
-                "pending; to go on without them, restart the query with option failOnDataLoss=false, which counts them"
+                "gone, trimmed or deleted after they were claimed and before they were read. Stop trimming "
+                "pending entries; to continue without them, restart the query with option failOnDataLoss=false, which "
+                "counts them"
             )
-        # By block, so that a task that runs twice does not count twice.
+        # Recorded by block, so that a task that runs twice does not count twice.
         reader.write_down(losses_key(options.stream, options.group, options.consumer), str(block), lost)
 
     def _keeper(self) -> Keeper:

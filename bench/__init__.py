@@ -1,1 +1,1 @@
-"""Measurements: what conquiet costs against raw loops and against its peers. `make bench` runs them all."""
+"""Benchmarks: the cost of conquiet compared with raw loops and with its peers. `make bench` runs all of them."""

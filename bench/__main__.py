@@ -1,4 +1,4 @@
-"""Run every benchmark that is there: `python -m bench [rooms] [--json]`.
+"""Runs all benchmarks, or those of some rooms: `python -m bench [rooms] [--json]`.
 
 The tables go to standard error and, with --json, one flat object to standard output.
 """
@@ -40,13 +40,13 @@ def load(room: str) -> Bench:
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run the benchmarks.")
     parser.add_argument(
-        "rooms", nargs="*", metavar="room", help=f"of {', '.join(rooms())}; all if none is named"
+        "rooms", nargs="*", metavar="room", help=f"one of {', '.join(rooms())}; all if none is named"
     )
     parser.add_argument(
         "--json", action="store_true", help="print one flat object; bench/README.md lists its keys"
     )
     parser.add_argument(
-        "--repetitions", type=int, default=7, help="rounds that count, after one to warm up (7)"
+        "--repetitions", type=int, default=7, help="measured rounds, after one warm-up round (7)"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual amount of work (1.0)")
     options = parser.parse_args(argv)

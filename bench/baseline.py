@@ -1,4 +1,4 @@
-"""The yardsticks themselves: the raw loops and the peers on this machine, before any of our own code."""
+"""The baselines: the raw loops and the peers on this machine, without conquiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Consumer Engine: what it costs per transaction, and what it drains from a Redis stream beside others."""
+"""The Consumer Engine: its cost per transaction, and its rate from a Redis stream compared with others."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def sync_timed_ours(count: int) -> float:
 
 
 def sync_timed_executor(count: int) -> float:
-    """The same with a limit: a result that is waited for for five seconds at most."""
+    """The same with a limit of five seconds on waiting for each result."""
     task, transaction = Nothing(), Transaction("1", PAYLOAD)
 
     def work(executor: ThreadPoolExecutor) -> None:
@@ -115,7 +115,7 @@ def async_ours(count: int) -> float:
 
 
 def async_tasks(count: int) -> float:
-    """A task for each transaction, fifty at a time by a semaphore."""
+    """A task for each transaction, at most fifty at a time through a semaphore."""
 
     async def work() -> float:
         task, transaction, places = NothingAwaited(), Transaction("1", PAYLOAD), asyncio.Semaphore(50)
@@ -166,7 +166,7 @@ def stream_raw(count: int) -> float:
 
 
 def traced(count: int, work: Any) -> float:
-    """`work` with the SDK and a batch exporter that drops what it gets."""
+    """Run `work` with the SDK and a batch exporter that drops all spans."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -191,7 +191,7 @@ def spans_ours(count: int) -> float:
 
 
 def spans_by_hand(count: int) -> float:
-    """The same spans with the same attributes around the same calls, in the same number of threads: one."""
+    """The same spans with the same attributes around the same calls, on one thread like the engine."""
     from opentelemetry import trace
 
     def work(count: int) -> float:
@@ -227,7 +227,7 @@ def spans_by_hand(count: int) -> float:
 
 
 def memory_growth() -> float:
-    """MB that the process has at most more than after a warm-up, while a million transactions pass."""
+    """The largest growth of the process in MB after a warm-up, during a million transactions."""
     task, seen = Nothing(), [0.0]
 
     def numbers(count: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""What an effect costs: a flow on the thread and asyncio drivers against the bare loop that it replaces."""
+"""The cost of an effect: a flow on the thread and asyncio drivers against the bare loop that it replaces."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ BENCH.compare(
     ours=lambda count: asyncio.run(run_async(awaited_calls(count))),
     raw=lambda count: asyncio.run(bare_awaits(count)),
 )
-# The usual way to limit a call on a thread is a thread for each.
+# The usual way to limit a call on a thread is a new thread for each call.
 BENCH.compare(
     "thread_timed_call",
     unit="calls",

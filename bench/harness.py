@@ -1,8 +1,8 @@
-"""One small harness for every benchmark.
+"""The harness of all benchmarks.
 
-A benchmark declares comparisons; a comparison runs its variants (`ours`, `raw`, peers by name) in turn, again and
-again, so that a noisy minute hits all of them alike, and reports median and spread. `<name>_vs_<variant>` is our
-rate divided by the variant's, taken repetition by repetition: 0.9 means nine tenths of its speed.
+A benchmark declares comparisons. A comparison runs its variants (`ours`, `raw`, peers by name) in turn, repeatedly,
+so that noise affects all of them equally, and reports median and spread. `<name>_vs_<variant>` is our rate divided by
+the variant's, computed per repetition: 0.9 means nine tenths of its speed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rich.table import Table
 
 T = TypeVar("T")
 
-# Does so many units of work. It may time itself, when preparing and cleaning up should not count, and then
-# returns the seconds.
+# Does the given number of units of work. A variant whose setup and cleanup should not count times itself and returns
+# the seconds.
 Variant = Callable[[int], float | None]
 
 OURS = "ours"
@@ -42,7 +42,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is not a rate and has nothing beside it, such as the share of a core that idling takes."""
+    """A number that is not a rate and is not compared, such as the CPU share of an idle consumer."""
 
     name: str
     unit: str
@@ -88,7 +88,7 @@ class Bench:
         self.entries.append(Figure(name, unit, measure))
 
     def needs(self, make: Callable[[], AbstractContextManager[T]]) -> Callable[[], T]:
-        """Something that variants use, such as a server: opened at its first use, closed after the last."""
+        """Declare a resource of variants, such as a server: opened at its first use, closed after the last."""
         opened: list[T] = []
 
         def get() -> T:
@@ -126,13 +126,13 @@ def measure(comparison: Comparison, repetitions: int, count: int) -> Measured:
             seconds = comparison.variants[name](count)
             if seconds is None:
                 seconds = time.perf_counter() - begin
-            if repetition > 0:  # the first round only warms up
+            if repetition > 0:  # the first round is the warm-up
                 measured.rates[name].append(count / seconds)
     return measured
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that the work takes: for variants whose preparations should not count."""
+    """Return the seconds that `work` takes, for variants whose setup should not count."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

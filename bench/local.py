@@ -1,4 +1,4 @@
-"""The in-process queue against the standard library's, and a million delayed items that are due at once."""
+"""The in-process queue against the standard library's, and a million delayed items due at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DUE_AT_ONCE = 1_000_000
 
 
 def queue_raw(count: int) -> float:
-    """What one would write with `queue.PriorityQueue`: priorities and a number against ties, no delays, no times."""
+    """The obvious code with `queue.PriorityQueue`: priorities and a number to break ties, no delays, no times."""
     items: queue.PriorityQueue[tuple[int, int, object]] = queue.PriorityQueue()
     numbers = counter()
 
@@ -101,7 +101,7 @@ def breaker_ours(count: int) -> None:
 
 
 def classify_reports(count: int) -> float:
-    """Verdicts on reports of every status, one core."""
+    """Compute verdicts on reports of every status, on one core."""
     chance = random.Random(1)
     reports = [
         (
@@ -121,9 +121,9 @@ def classify_reports(count: int) -> float:
 
 
 def promotion_pause_ms() -> float:
-    """The longest single dequeue while a million items that fell due at once are taken.
+    """Return the longest single dequeue while a million items that became due together are taken.
 
-    In CPU time: nothing in it waits, and what other processes take of the machine is not the queue's pause either.
+    Measured in CPU time: a dequeue does not wait, and the load of other processes is not the queue's pause.
     """
     clock = ManualClock()
     items = PriorityDelayQueue(LARGE, clock)
@@ -132,7 +132,7 @@ def promotion_pause_ms() -> float:
         items.enqueue(number, LABELS[number % 3], chance.uniform(1, 60))
     clock.advance(60)
     gc.collect()
-    gc.freeze()  # the collector's own pauses, for what was made above, are not the queue's
+    gc.freeze()  # the garbage collector's pauses for the objects above are not the queue's
     try:
         longest = 0.0
         for _ in range(DUE_AT_ONCE):

@@ -1,6 +1,6 @@
-"""The raw loops: the fewest commands and statements that do the same work, with nothing around them.
+"""The raw loops: the fewest commands and statements that do the same work, with nothing else.
 
-They are the yardstick of the benchmarks: no validation, no leases kept alive, no errors handled.
+They are the baseline of the benchmarks: no validation, no heartbeats, no error handling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONSUMER = "bench-1"
 
 
 def batches(count: int, size: int) -> Iterator[int]:
-    """Sizes of the batches that make up `count`."""
+    """Yield the sizes of the batches that make up `count`."""
     for begin in range(0, count, size):
         yield min(size, count - begin)
 
@@ -43,7 +43,7 @@ def stream_read_ack(
     batch: int = 1,
     decode: Callable[[bytes], object] | None = None,
 ) -> None:
-    """XREADGROUP and XACK until `count` entries are done; `decode` is what the loop under test does to each."""
+    """XREADGROUP and XACK until `count` entries are done; `decode` is the work on each entry."""
     done = 0
     while done < count:
         answer: Any = client.xreadgroup(GROUP, CONSUMER, {stream: ">"}, count=batch, block=1000)
@@ -92,7 +92,7 @@ def jobs_insert(connection: psycopg.Connection, count: int, batch: int = 500) ->
 
 
 def jobs_claim_ack(connection: psycopg.Connection, count: int, batch: int = 1) -> None:
-    """Claim and acknowledge, a transaction each, until `count` jobs are done."""
+    """Claim and acknowledge, in a transaction each, until `count` jobs are done."""
     done = 0
     while done < count:
         rows = connection.execute(CLAIM, (batch,)).fetchall()

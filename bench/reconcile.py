@@ -1,8 +1,8 @@
 """Reconciliation in bulk, from Parquet to counted verdicts: Spark on all cores against DuckDB on the same files.
 
-Both do the same work: rows that break a rule left out, repeated reports once, the newest metrics of each post, the join,
-every column of the verdict. Both must come to the same sums. `tenth` is ours on a tenth of the rows (its time counts
-tenfold), `skewed` ours where one affiliate has a third of all reports, `hot_post` where these are on one post, too.
+Both do the same work: leave out invalid rows, deduplicate reports, find the newest metrics of each post, join, compute
+every column of the verdict. Both must get the same sums. `tenth` is ours on a tenth of the rows (its time counts
+tenfold), `skewed` is ours with a third of all reports from one affiliate, `hot_post` also has these on one post.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ known: dict[tuple[int, str], Sums] = {}
 
 
 def files(count: int, kind: str) -> tuple[str, str]:
-    """Where so many reports and metrics are; they are made at the first use."""
+    """Return the folders with this many reports and metrics, written at the first use."""
     reports, metrics = (Path(folder()) / f"{name}-{count}" for name in (kind, "metrics"))
     if not metrics.exists():
         write_metrics(metrics, count)
@@ -95,7 +95,7 @@ def duckdb(count: int) -> float:
 
 
 def _same(sums: Sums, count: int, kind: str) -> None:
-    """Whoever comes first says what is right; all others must agree."""
+    """Check that all variants agree with the first one."""
     ordered = sorted(sums, key=str)
     expected = known.setdefault((count, kind), ordered)
     assert ordered == expected, f"not the same verdicts:\n{ordered}\n{expected}"

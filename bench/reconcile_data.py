@@ -1,7 +1,7 @@
-"""Reports and platform metrics in Parquet, as many as are wanted: the same ones for every engine that is measured.
+"""Writes any number of reports and platform metrics as Parquet, the same for every measured engine.
 
-Of the posts nine in ten have been observed, and one in nine of those twice. Of the reports one in a hundred is handed in
-twice and one in a thousand is impossible; claims lie on both sides of every threshold.
+Nine in ten posts have been observed, and one in nine of those twice. One in a hundred reports is submitted twice, and
+one in a thousand is invalid; claims are on both sides of every threshold.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def write_reports(folder: Path, count: int, kind: str) -> None:
-    """`kind`: EVEN; SKEWED, where one affiliate has a third of all reports; HOT_POST, where they are on one post, too."""
+    """`kind` is EVEN; SKEWED: a third of all reports from one affiliate; HOT_POST: these are also on one post."""
     for begin, rows in _parts(folder, count):
         random = np.random.default_rng(begin)
         report = rows.copy()
-        report[random.random(len(rows)) < 0.01] -= 1  # the one before it, once more
+        report[random.random(len(rows)) < 0.01] -= 1  # repeats the report before it
         post = _mixed(report, count)
         affiliate = _mixed(report + 17, count) % max(1, count // 100)
         theirs = _mixed(report + 5, 3) == 0 if kind != EVEN else np.zeros(len(rows), bool)
@@ -62,7 +62,7 @@ def write_metrics(folder: Path, count: int) -> None:
     observed = count * 9 // 10
     for begin, rows in _parts(folder, count):
         random = np.random.default_rng(begin + 1)
-        # In another order than the reports: no engine finds both sides of a post in the same place.
+        # In another order than the reports, so that no engine finds both sides of a post in the same place.
         post = (rows * 7_368_787 + 11) % observed
         true = _true_numbers(post)
         clicks = pa.array(true // 20, mask=random.random(len(rows)) < 0.01)
@@ -85,7 +85,7 @@ def _parts(folder: Path, count: int) -> list[tuple[int, Numbers]]:
 
 
 def _mixed(numbers: Numbers, below: int) -> Numbers:
-    """Of each number another one, that looks like chance and is always the same."""
+    """Map each number to a pseudorandom one, always the same."""
     mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

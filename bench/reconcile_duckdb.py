@@ -1,4 +1,4 @@
-"""The reconciliation as one query for DuckDB: the rules of `conquiet.reconcile`, in the form that it is quickest with."""
+"""Reconciliation as one DuckDB query: the rules of `conquiet.reconcile`, in the form that DuckDB runs fastest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["query"]
 
 
 def query(reports: str, metrics: str) -> str:
-    """Sums over all verdicts, from two folders of Parquet files."""
+    """Return the query for sums over all verdicts, from two folders of Parquet files."""
     levels = _by_status({status: f"'{level}'" for status, level in LEVELS.items()})
     events = _by_status({status: f"'{event}'" for status, event in TRUST_EVENTS.items()})
     deltas = _by_status({status: str(_RULES.trust.deltas[event]) for status, event in TRUST_EVENTS.items()})
@@ -93,7 +93,7 @@ _NEWEST = """
 
 
 def _names(*columns: str) -> str:
-    """Texts that are not blank, not too long and without NUL."""
+    """Return the condition that texts are not blank, not too long and without NUL."""
     return " AND ".join(
         f"length({name}) BETWEEN 1 AND 255 AND NOT contains({name}, chr(0)) AND trim({name}) <> ''"
         for name in columns

@@ -1,4 +1,4 @@
-"""The Spark source against a plain consumer, both from a full stream to parsed rows, acknowledged; and the sinks."""
+"""The Spark source against a plain consumer, both from a full stream to parsed and acknowledged rows; and the sinks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ spark = BENCH.needs(_session)
 
 @contextmanager
 def stream(filled: int) -> Iterator[redis.Redis]:
-    """A new stream with so many entries and a group that has read none of them."""
+    """Create a stream with this many entries and a group that has read none of them."""
     with connect(redis_server().url, socket_timeout=60) as client:
         client.flushall()
         raw.stream_create(client, STREAM)
@@ -49,13 +49,13 @@ def stream(filled: int) -> Iterator[redis.Redis]:
 
 
 def source_raw(count: int) -> float:
-    """One process, 1,000 entries a read: redis-py and msgspec."""
+    """One process with redis-py and msgspec, 1,000 entries per read."""
     with stream(count) as client:
         return timed(lambda: raw.stream_read_ack(client, STREAM, count, batch=1_000, decode=_decode))
 
 
 def source_ours(count: int) -> float:
-    """From the query's start to its end, with every field of the payload read."""
+    """Time from the start to the end of the query, which uses every field of the payload."""
     folder = tempfile.mkdtemp()
     frame = (
         spark()

@@ -1,4 +1,4 @@
-"""The Spark sinks, staging and commit included, against the usual ways to write from executors."""
+"""The Spark sinks, including staging and commit, against the usual ways to write from executors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from conquiet.spark.sink.writers import Batch, Staged
 
 STREAM = "bench:sink"
 QUEUE = "bench"
-# As raw.PAYLOAD, with numbers that differ.
+# Like raw.PAYLOAD, with different numbers.
 JSON = (
     """concat('{"report_id":"r-', id, '","affiliate_id":"a-17","claimed_views":1200,"claimed_clicks":34}')"""
 )
@@ -93,7 +93,7 @@ class Rival(DataSource):
 
 
 class ArrowRival(Rival):
-    """... and from Arrow batches."""
+    """The same from Arrow batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -104,7 +104,7 @@ class ArrowRival(Rival):
 
 
 class PipelineWriter(DataSourceWriter):
-    """redis-py's pipeline, straight into the stream: a task that is repeated repeats its rows."""
+    """redis-py's pipeline, straight into the stream: a repeated task repeats its rows."""
 
     def __init__(self, url: str, stream: str) -> None:
         self._url = url
@@ -129,13 +129,13 @@ class ArrowPipelineWriter(PipelineWriter, DataSourceArrowWriter):
 
 
 class WriteRowWriter(DataSourceWriter):
-    """Row by row, as Spark hands them out, into the same staging with psycopg's `write_row`; the same commit. No checks."""
+    """Writes Spark's rows one by one into the same staging with psycopg's `write_row`; same commit, no checks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed_options = parsed(options, streaming=False)
         assert isinstance(parsed_options, JobOptions)
         self._options = parsed_options
-        JobSink(self._options, schema)  # makes the tables
+        JobSink(self._options, schema)  # creates the tables
         self._batch = Batch(secrets.token_hex(8), 0)
 
     def write(self, iterator: Iterator[Row]) -> Staged:

@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder().decode
 
 @contextmanager
 def stream(filled: int = 0) -> Iterator[tuple[redis.Redis, RedisStreamsQueue]]:
-    """A new stream with so many entries, and both ways to it: the plain client and our queue."""
+    """Create a stream with this many entries, and give access with the plain client and with our queue."""
     with connect(redis_server().url) as client:
         raw.stream_create(client, STREAM)
         queue = RedisStreamsQueue(client, CONFIG)
@@ -106,12 +106,12 @@ IDLE = QueueConfig(STREAM, raw.GROUP, raw.CONSUMER, block_ms=200)
 
 
 def idle_cpu_share() -> float:
-    """CPU time of this process, per second, while a consumer waits for messages that do not come."""
+    """Return the CPU time of this process per second while a consumer waits and no messages arrive."""
     return _idle()[0]
 
 
 def idle_calls_per_block() -> float:
-    """Redis calls of that consumer in every `block_ms`."""
+    """Return the number of Redis calls of an idle consumer per `block_ms`."""
     return _idle()[1]
 
 

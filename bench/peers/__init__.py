@@ -1,6 +1,6 @@
-"""The peers. Each is a script of its own that runs in .venv-bench and prints how long its drain took.
+"""The peers. Each is a script that runs in .venv-bench and prints how long its drain took.
 
-They are never imported here: neither they nor what they need is installed beside conquiet.
+They are never imported here: neither they nor their dependencies are installed next to conquiet.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PYTHON = FOLDER.parents[1] / ".venv-bench" / "bin" / "python"
 
 
 def drain(peer: str, target: Callable[[], str], share: float = 1.0) -> Variant:
-    """A variant that lets the peer enqueue and then drain `count` jobs that do nothing; only the drain counts.
+    """Return a variant that lets the peer enqueue and then drain `count` jobs that do nothing; only the drain counts.
 
-    `target` gives a server or file for each run: each begins with an empty queue. A slow peer may be given a
+    `target` returns a server or file for each run, so that each begins with an empty queue. A slow peer may get a
     `share` of the jobs; its time counts as if it had done them all at that rate.
     """
 
@@ -30,7 +30,7 @@ def drain(peer: str, target: Callable[[], str], share: float = 1.0) -> Variant:
         jobs = max(1, round(count * share))
         result = subprocess.run(
             [PYTHON, FOLDER / f"{peer}.py", str(jobs)],
-            env={**os.environ, "BENCH_TARGET": target()},  # not an argument: it may hold a password
+            env={**os.environ, "BENCH_TARGET": target()},  # not an argument: it may contain a password
             stdout=subprocess.PIPE,
             text=True,
             check=True,

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-# This file has the name of the package it measures: its own folder must not be searched.
+# This file has the name of the package it measures, so its folder must not be on the path.
 sys.path.pop(0)
 
 import dramatiq

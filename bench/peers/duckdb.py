@@ -1,4 +1,4 @@
-"""DuckDB, with its own default settings: a query, once to warm up and once that counts. Rows and seconds."""
+"""DuckDB with its default settings: runs a query once to warm up and once measured. Prints rows and seconds."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.metadata import version
 
-# This file has the name of the package it measures: its own folder must not be searched.
+# This file has the name of the package it measures, so its folder must not be on the path.
 sys.path.pop(0)
 
 import duckdb

@@ -1,4 +1,4 @@
-"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does; fsync as ours."""
+"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does; same fsync as ours."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 from importlib.metadata import version
 
-# This file has the name of the package it measures: its own folder must not be searched.
+# This file has the name of the package it measures, so its folder must not be on the path.
 sys.path.pop(0)
 
 from huey import SqliteHuey

@@ -1,4 +1,4 @@
-"""pgqueuer on PostgreSQL: enqueue, then drain in its own drain mode, ten jobs a batch (its default)."""
+"""pgqueuer on PostgreSQL: enqueue, then drain in its own drain mode, ten jobs per batch (its default)."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import sys
 import time
 from importlib.metadata import version
 
-# This file has the name of the package it measures: its own folder must not be searched.
+# This file has the name of the package it measures, so its folder must not be on the path.
 sys.path.pop(0)
 
 import asyncpg

@@ -1,4 +1,4 @@
-"""procrastinate on PostgreSQL: enqueue, then one worker drains, a job at a time (its default; more is no faster), and ends."""
+"""procrastinate on PostgreSQL: enqueue, then drain with one worker, one job at a time (its default; more is no faster)."""
 
 import asyncio
 import json
@@ -7,12 +7,12 @@ import os
 import sys
 import time
 
-# This file has the name of the package it measures: its own folder must not be searched.
+# This file has the name of the package it measures, so its folder must not be on the path.
 sys.path.pop(0)
 
 import procrastinate
 
-logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it dislikes an App in the main module
+logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it warns about an App in the main module
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["BENCH_TARGET"]))
 done = 0
 

@@ -13,7 +13,7 @@ __all__ = ["EngineMetrics"]
 
 
 class Counts(Protocol):
-    """Has the number of abandoned calls that still hold a thread."""
+    """An object with the number of abandoned calls that still hold a thread."""
 
     @property
     def abandoned(self) -> int: ...
@@ -39,7 +39,7 @@ class EngineMetrics:
             abandoned.labels(self._task).set_function(partial(_abandoned, self._task))
 
     def publish(self, report: Any) -> None:
-        """Add what has changed in `report` since the last call."""
+        """Add the changes of `report` since the last call."""
         if self._transactions is not None:
             safely(self._publish, report)
 
@@ -68,7 +68,7 @@ def _families(prometheus: Any) -> tuple[Any, ...]:
     return (
         prometheus.Counter(
             "conquiet_engine_transactions_total",
-            "Transactions by how they ended",
+            "Transactions by outcome",
             ("task", "status", "category"),
         ),
         prometheus.Gauge(

@@ -1,4 +1,4 @@
-"""Metrics and spans never raise: a backend that fails is logged once, and work goes on."""
+"""Metrics and spans never raise: a failing backend is logged once, and the work continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("conquiet.observe")
 
 
 def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
-    """`make(prometheus_client)`, called once in the process; None where prometheus_client is not installed.
+    """Call `make(prometheus_client)` once per process; None if prometheus_client is not installed.
 
     Under a lock: two threads that register the same metrics at the same time would fail.
     """
@@ -39,7 +39,7 @@ def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
 
 
 def safely(record: Callable[..., Any], *args: Any) -> None:
-    """`record(*args)`; if it raises, that is logged once."""
+    """Call `record(*args)`. If it raises, that is logged once."""
     try:
         record(*args)
     except Exception:  # noqa: BLE001 - document 001: metrics never raise
@@ -49,4 +49,6 @@ def safely(record: Callable[..., Any], *args: Any) -> None:
 @cache
 def say_once(backend: str) -> None:
     """Log, from an `except` block, that the backend for metrics or spans has failed."""
-    _log.exception("the %s backend failed; work goes on, %s may be wrong (said once)", backend, backend)
+    _log.exception(
+        "the %s backend failed; the work continues, %s may be wrong (logged once)", backend, backend
+    )

@@ -21,13 +21,13 @@ LATENCY_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 class Latency:
     """A histogram in plain numbers, which its owner updates under its own lock.
 
-    A Histogram of prometheus_client takes longer to update than the queue to hand out an item.
+    A Histogram of prometheus_client takes longer to update than the queue to serve an item.
     """
 
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)  # the last one counts what is above all bounds
+        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)  # the last one counts values above all bounds
         self.total = 0.0
 
     def add(self, other: Latency) -> None:
@@ -36,7 +36,7 @@ class Latency:
 
 
 class Measured(Protocol):
-    """What the metrics read from a queue."""
+    """The part of a queue that the metrics read."""
 
     @property
     def depth(self) -> int: ...
@@ -75,7 +75,7 @@ class LocalWorkerMetrics:
             self._duration, self._failures, _ = families
 
     def processed(self, seconds: float, *, failed: bool) -> None:
-        """A handler has ended after `seconds`."""
+        """Record that a handler ended after `seconds`."""
         if self._duration is not None:
             safely(self._duration.observe, seconds)
             if failed:
@@ -127,7 +127,7 @@ _QUEUES = _Queues()
 
 @registered
 def _families(prometheus: Any) -> tuple[Any, ...]:
-    """Duration, failures and breaker states; the queues' own are registered with them."""
+    """Create the metrics of durations, failures and breaker states, and register those of the queues."""
     states = "Circuit breakers: 0 closed, 1 half-open, 2 open"
     families = (
         prometheus.Histogram(

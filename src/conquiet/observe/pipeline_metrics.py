@@ -27,7 +27,7 @@ class PipelineMetrics:
             self._child(name)  # exported from the start, with 0
 
     def batch(self, *, rows: int, seconds: float, rows_per_second: float, lost: int = 0) -> None:
-        """A micro-batch, or a batch, has ended. `lost` is how many entries its sources have lost so far."""
+        """Record the end of a micro-batch or batch. `lost` is the number of entries its sources have lost so far."""
         self._add("batches", 1)
         self._add("rows", rows)
         self._do("seconds", "observe", seconds)
@@ -35,18 +35,18 @@ class PipelineMetrics:
         self._do("entries_lost", "set", lost)
 
     def behind(self, seconds: float) -> None:
-        """The age of the newest entry that was read; 0 if there was nothing to read."""
+        """Record the age of the newest entry that was read; 0 if there was nothing to read."""
         self._do("lag", "set", seconds)
 
     def remembered(self, rows: int, duplicates: int) -> None:
-        """Keys in the state of the query, and rows of a micro-batch that were dropped as duplicates."""
+        """Record the keys in the state of the query, and the rows of a micro-batch dropped as duplicates."""
         self._do("state_rows", "set", rows)
         self._add("duplicates", duplicates)
 
     def count(self, metric: str, help: str, numbers: Mapping[str, int], label: str | None = None) -> None:
-        """Add to `conquiet_pipeline_<metric>_total`, which the query brings itself.
+        """Add to `conquiet_pipeline_<metric>_total`, a metric that the query defines.
 
-        `numbers` are by the value of `label`; without a label there is one, under "".
+        `numbers` maps values of `label` to numbers; without a label it has the single key "".
         """
         safely(self._count, metric, help, numbers, label)
 
@@ -91,7 +91,7 @@ def _families(prometheus: Any) -> dict[str, Any]:
         "lag": prometheus.Gauge(f"{_PREFIX}_lag_seconds", lag, labels),
         "state_rows": prometheus.Gauge(f"{_PREFIX}_state_rows", "Keys in the query's state", labels),
         "duplicates": prometheus.Counter(
-            f"{_PREFIX}_duplicates_total", "Rows left out because they came before", labels
+            f"{_PREFIX}_duplicates_total", "Rows dropped because they arrived before", labels
         ),
     }
 
@@ -101,7 +101,7 @@ _counters_lock = Lock()
 
 
 def _counter(metric: str, help: str, label: str | None) -> Any:
-    """The counter of that name, registered once in the process; None without prometheus_client."""
+    """Return the counter of that name, registered once per process; None without prometheus_client."""
     try:
         from prometheus_client import Counter
     except ImportError:

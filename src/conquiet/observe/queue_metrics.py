@@ -28,7 +28,7 @@ class QueueMetrics:
             self._read, self._acked, self._claimed, self._latency = [f.labels(stream) for f in families]
 
     def read(self, entries: int, seconds: float) -> None:
-        """A read returned `entries` entries (perhaps none) after `seconds`."""
+        """Record that a read returned `entries` entries (possibly 0) after `seconds`."""
         if self._latency is not None:
             safely(self._latency.observe, seconds)
             if entries:

@@ -10,7 +10,7 @@ __all__ = ["METRICS", "ReconcileMetrics"]
 
 
 class ReconcileMetrics:
-    """Labels are names that the operator chose or the rules declare, never what a client sent."""
+    """Labels are names from the configuration or the rules, never values sent by a client."""
 
     def reconciled(self, status: str) -> None:
         _count("reconciliations", status)
@@ -42,9 +42,9 @@ def _families(prometheus: Any) -> dict[str, Any]:
             "conquiet_reconciliations_total", "Attempts recorded, by their status", ("status",)
         ),
         "fetches": prometheus.Counter(
-            "conquiet_platform_fetches_total", "Platforms asked, by what came of it", ("platform", "outcome")
+            "conquiet_platform_fetches_total", "Requests to platforms, by outcome", ("platform", "outcome")
         ),
         "intake": prometheus.Counter(
-            "conquiet_intake_reports_total", "Reports handed in, by the answer", ("outcome",)
+            "conquiet_intake_reports_total", "Submitted reports, by the answer", ("outcome",)
         ),
     }

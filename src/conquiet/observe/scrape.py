@@ -1,4 +1,4 @@
-"""The text that a Prometheus server scrapes."""
+"""The metrics in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["exposition"]
 
 
 def exposition() -> tuple[bytes, str] | None:
-    """The metrics of this process and their content type; None without prometheus_client."""
+    """Return the metrics of this process and their content type; None without prometheus_client."""
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
     except ImportError:

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, through its API only; without a tracer provider there are none, at no cost."""
+"""OpenTelemetry spans, through its API only. Without a tracer provider there are no spans and no cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Spans:
 
     @classmethod
     def if_wanted(cls, name: str, provider: Any = None) -> Spans | None:
-        """Spans of `provider`, or of the process's provider; None without OpenTelemetry or without a provider."""
+        """Return spans of `provider`, or of the process's provider; None without OpenTelemetry or a provider."""
         try:
             from opentelemetry import trace
         except ImportError:

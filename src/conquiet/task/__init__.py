@@ -1,4 +1,4 @@
-"""The Consumer Engine: a consumer task says what to do with a transaction, policies how often and for how long."""
+"""The Consumer Engine: a consumer task defines the work on a transaction, policies how often and for how long."""
 
 from conquiet.task.connector import AsyncConnector, Connector
 from conquiet.task.exceptions import (

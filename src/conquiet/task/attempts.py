@@ -1,7 +1,7 @@
-"""Attempts at a step: each in a context and a span of its own, under a time limit, repeated by the step's policy.
+"""Attempts at a step: each in its own context and span, under a time limit, repeated by the step's policy.
 
 The engine attempts two kinds of steps: fetching a batch (`fetch.py`), and the steps of a transaction
-(`transaction_run.py`). How they are attempted is the same and stands here; what a failure means is up to them.
+(`transaction_run.py`). This module has the common logic; they define what a failure means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMER_SLACK = 1e-6  # seconds by which a timer may fire before the clock shows 
 
 
 class Step:
-    """One method that the engine calls, how often it may, and what its spans say."""
+    """One method that the engine calls, its retry policy, and its span attributes."""
 
     __slots__ = ("attributes", "call", "counted", "name", "retry", "span_name", "strict")
 
@@ -63,7 +63,7 @@ class Step:
 
 
 class Tracing:
-    """What one consumer task shows of its work: its spans, if anybody listens, and texts without secrets."""
+    """The spans of one consumer task, if a tracer provider exists, and texts without secrets."""
 
     __slots__ = ("redact", "spans", "task_name")
 
@@ -73,7 +73,7 @@ class Tracing:
         self.redact = guarded(task.redact)
 
     def fail(self, span: Any, error: BaseException) -> None:
-        """Say on `span` what went wrong, without secrets."""
+        """Record the error on `span`, without secrets."""
         if self.spans is None or span is None:
             return
         wrapped = isinstance(error, TransactionException) and error.__cause__
@@ -92,13 +92,13 @@ class Attempts:
     ) -> None:
         self._tracing = tracing
         self._clock = clock
-        self._wake = wake  # these end a wait between two attempts, and with it the attempts
+        self._wake = wake  # signals that end the wait between two attempts, and with it the attempts
         self.context = context
         self.deadline = deadline
         self.counted = 0  # attempts at the steps that are counted
 
     def attempt(self, step: Step, *args: Any) -> Flow[Any]:
-        """The value of `step`, or None if a signal ended the attempts; raises how it failed for good."""
+        """Return the value of `step`, or None if a signal ended the attempts. Raise its final failure."""
         retry, tracing, clock = step.retry, self._tracing, self._clock
         spans = tracing.spans
         attempts = 0
@@ -121,9 +121,9 @@ class Attempts:
                 return self._checked((yield Call(step.call, context, *args, timeout=limit)), *args)
             except AbandonedThreadsError as error:
                 tracing.fail(span, error)
-                raise  # no call with a time limit can be made any more: the loop ends
+                raise  # no further call with a time limit is possible: the loop ends
             except (Exception, Cancelled) as error:  # noqa: BLE001 - the user's code may raise anything
-                # A CallTimeoutError before the limit comes from a call inside the step, with a limit of its own.
+                # A CallTimeoutError before the limit comes from a call inside the step that has its own limit.
                 timed_out = isinstance(error, CallTimeoutError) and clock.monotonic() >= until
                 if timed_out and is_last and self.is_over():
                     failure = self._out_of_time(step, error)
@@ -149,42 +149,42 @@ class Attempts:
                 raise self._out_of_time(step, failure)
 
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """Return whether the deadline has passed."""
         return self.deadline is not None and self.deadline - self._clock.monotonic() < _TIMER_SLACK
 
     def _limit(self, seconds: float | None) -> tuple[float | None, bool]:
-        """`seconds`, but not past the deadline; and whether the deadline is what limits it."""
+        """Return `seconds`, shortened to the deadline, and whether the deadline shortens it."""
         if self.deadline is None:
             return seconds, False
         left = self.deadline - self._clock.monotonic()
         return (max(left, 0.0), True) if seconds is None or left <= seconds else (seconds, False)
 
-    # -- what a failure means: for the two kinds of steps to say ------------------------------------------------
+    # -- the meaning of a failure, defined by the two kinds of steps ---------------------------------------------
 
     def _attributes(self) -> dict[str, Any]:
-        """What a span says besides the step's own attributes."""
+        """Return span attributes besides the step's own."""
         return {}
 
     def _checked(self, value: Any, *args: Any) -> Any:
-        """What the step gave, if it may be that; otherwise this raises, and the attempt has failed."""
+        """Return the value of the step if it is valid. If this raises, the attempt has failed."""
         return value
 
     def _out_of_time(self, step: Step, cause: BaseException | None = None) -> BaseException:
-        """The failure at the deadline; or it is raised at once."""
+        """Return the failure at the deadline, or raise it immediately."""
         raise NotImplementedError
 
     def _failure(
         self, error: BaseException, step: Step, attempts: int, ran_past: float | None
     ) -> BaseException:
-        """How this attempt failed. `ran_past` is its own time limit, if that is how. May raise what is no failure."""
+        """Return the failure of this attempt; raise other errors. `ran_past` is its time limit, if exceeded."""
         raise NotImplementedError
 
     def _is_final(self, failure: BaseException) -> bool:
-        """Whether another attempt would be of no use."""
+        """Return whether another attempt would be useless."""
         raise NotImplementedError
 
     def _for_good(self, failure: BaseException, attempts: int) -> BaseException:
-        """What to raise after the last attempt."""
+        """Return the exception to raise after the last attempt."""
         return failure
 
     def _log_retry(self, step: Step, attempts: int, delay: float, failure: BaseException) -> None:

@@ -1,16 +1,16 @@
-"""What a consumer task raises to say how a transaction failed, and what a consume loop ends with.
+"""The exceptions that consumer tasks raise when a transaction fails, and those that end a consume loop.
 
 ConquietError
-├── TransactionException            one transaction failed; `category` says how
+├── TransactionException            one transaction failed; `category` is the kind of failure
 ├── RedactedError                   replaces an exception whose text held credentials that could not be removed
-└── EngineError                     the loop ended; `report` accounts for all that was fetched
-    ├── FetchException              the connector could not be fetched from; the cause says why
+└── EngineError                     the loop ended; `report` accounts for everything that was fetched
+    ├── FetchException              fetching from the connector failed; the cause has the reason
     │   ├── FetchTimeoutException   ... within the time limit of a fetch (an UnavailableError, a TimeoutError)
-    │   └── ConnectorContractException  the connector returned what no connector may return: correct it (a ConfigError)
-    └── SettleException             the connector could not settle what was processed (an OutcomeUnknownError)
+    │   └── ConnectorContractException  the connector broke its contract: correct it (a ConfigError)
+    └── SettleException             the connector could not settle processed transactions (an OutcomeUnknownError)
 
-`AbandonedThreadsError` (too many timed-out calls still hold their threads) ends a loop, too. The others are in none of the
-families of `conquiet.errors`: they carry the failure of a task or a connector, and what can be done depends on that.
+`AbandonedThreadsError` (too many timed-out calls still hold their threads) also ends a loop. The others are in none of
+the families of `conquiet.errors`: they carry the failure of a task or a connector, which decides what can be done.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 class ExceptionCategory(StrEnum):
     """The kind of a failure, which decides whether the step is attempted again."""
 
-    BUSINESS = "BUSINESS"  # the transaction itself is at fault: never retried
+    BUSINESS = "BUSINESS"  # the transaction itself is wrong: never retried
     SYSTEM = "SYSTEM"  # something around it failed: retried by policy
     TIMEOUT = "TIMEOUT"  # a limit was reached: retried by policy
 
@@ -75,7 +75,7 @@ class TransactionException(ConquietError):
 
 
 class EngineError(ConquietError):
-    """The consume loop ended. `report` says what became of everything that had been fetched."""
+    """The consume loop ended. `report` accounts for everything that was fetched."""
 
     def __init__(self, message: str, report: ConsumeReport | None = None) -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ class EngineError(ConquietError):
 
 
 class FetchException(EngineError):
-    """Fetching failed for good."""
+    """Fetching failed, including all retries."""
 
 
 class FetchTimeoutException(FetchException, UnavailableError, TimeoutError):
@@ -91,9 +91,9 @@ class FetchTimeoutException(FetchException, UnavailableError, TimeoutError):
 
 
 class ConnectorContractException(FetchException, ConfigError):
-    """The connector returned what no connector may return. The message says what: correct the connector.
+    """The connector broke its contract. The message says how: correct the connector.
 
-    Nothing of that batch was processed; the transactions in it are reported as unsettled. It is not fetched again.
+    No transaction of that batch was processed; they are reported as unsettled. The batch is not fetched again.
     """
 
 
@@ -110,9 +110,9 @@ class RedactedError(ConquietError):
 
 
 def without_secrets(error: BaseException) -> BaseException:
-    """`error` without the credentials of DSNs, in its own text and in all that it was raised from.
+    """Return `error` without the credentials of DSNs, in its own text and in those of its causes.
 
-    The exception is changed in place. Where that is impossible (its text is computed, or read-only) another exception
+    The exception is changed in place. If that is impossible (its text is computed, or read-only), another exception
     replaces it.
     """
     found: dict[int, BaseException] = {}
@@ -132,12 +132,12 @@ def without_secrets(error: BaseException) -> BaseException:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of `error` without credentials, at most 1 KiB. Its __str__ is user code and may fail."""
+    """Return the text of `error` without credentials, at most 1 KiB. Its __str__ is user code and may fail."""
     return cut(redact(_text(error)))
 
 
 def type_name(error: BaseException) -> str:
-    """The class of `error` as OpenTelemetry expects it: with its module, unless it is built in."""
+    """Return the class name of `error` as OpenTelemetry expects it: with its module, unless it is built in."""
     if isinstance(error, RedactedError):
         return error.error_type
     kind = type(error)
@@ -145,12 +145,12 @@ def type_name(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """At most 1 KiB of `text`, as UTF-8 can hold it."""
+    """Return at most 1 KiB of `text`, encodable as UTF-8."""
     return text[:1_024].encode("utf-8", "replace")[:1_024].decode("utf-8", "ignore")
 
 
 def guarded(redactor: Callable[[str], str]) -> Callable[[str], str]:
-    """The user's `redactor`; if it fails, nothing of the text is shown."""
+    """Wrap the user's `redactor`: if it fails, the text is withheld."""
 
     def redacted(text: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Fetching a batch from the connector: attempts by policy, and a check of what it returned."""
+"""Fetches a batch from the connector, with attempts by policy, and checks it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("conquiet.task")
 
 
 class LoopTimeout(Exception):
-    """The loop's time is up. Never leaves the loop."""
+    """The loop's time is up. Internal to the loop."""
 
 
 class Fetch(Attempts):
@@ -49,31 +49,31 @@ class Fetch(Attempts):
         self._step = Step(
             "fetch", "fetch_transactions", _with(fetch, policy.extra), policy.retry, tracing.task_name
         )
-        # Delivered in a batch that breaks the contract: they cannot be run, and are reported as unsettled.
+        # Transactions of a batch that breaks the contract: they cannot be run, and are reported as unsettled.
         self.unusable: Sequence[Transaction] = ()
 
     def batch(self, size: int) -> Flow[Sequence[Transaction] | None]:
-        """At most `size` transactions; None if the loop was stopped before there was a batch."""
+        """Return at most `size` transactions; None if the loop was stopped first."""
         return self.attempt(self._step, size)
 
     def _checked(self, value: Any, *args: Any) -> Any:
         (size,) = args
         if not isinstance(value, list | tuple):
-            hint = "; with nothing to return, return an empty list" if value is None else ""
+            hint = "; if there is nothing to return, return an empty list" if value is None else ""
             raise ConnectorContractException(
-                f"the connector returned {type(value).__name__} where a list of transactions was expected{hint}"
+                f"the connector returned {type(value).__name__} instead of a list of transactions{hint}"
             )
         good = [item for item in value if isinstance(item, Transaction)]
         if len(good) < len(value):
             self.unusable = good
             wrong = next(item for item in value if not isinstance(item, Transaction))
             raise ConnectorContractException(
-                f"the connector returned a list with {type(wrong).__name__} in it, where all must be Transaction"
+                f"the connector returned a list that contains {type(wrong).__name__} instead of Transaction"
             )
         if len(value) > size:
             self.unusable = good
             raise ConnectorContractException(
-                f"the connector returned {len(value)} transactions where at most {size} were asked for; none was "
+                f"the connector returned {len(value)} transactions, but at most {size} were requested; none was "
                 "processed"
             )
         return value

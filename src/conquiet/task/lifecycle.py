@@ -22,7 +22,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def empty(handler: Handler) -> Handler:
-    """Marks a handler of a base class that does nothing."""
+    """Mark a handler of a base class as doing nothing."""
     handler.__dict__["is_empty"] = True
     return handler
 
@@ -32,7 +32,7 @@ def is_empty(handler: Callable[..., Any]) -> bool:
 
 
 class Lifecycle:
-    """What the transactions of one consumer task have in common; `begin` makes the run of one of them."""
+    """The common data of all transactions of a consumer task; `begin` creates the run of one of them."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Lifecycle:
         is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         steps, name = policy.steps, type(task).__name__
-        # Whether a cancellation comes from the loop; otherwise the task's code let one out, which is a failure.
+        # Whether a cancellation comes from the loop; otherwise it comes from the task's code and is a failure.
         self.is_cut_off = is_cut_off
         self.tracing = Tracing(task)
         self.clock = clock
@@ -62,7 +62,7 @@ class Lifecycle:
         self.success = Step(
             "success", "handle_success", task.handle_transaction_success, steps.success.retry, name
         )
-        # A success handler that nobody has written is called only for the sake of its span.
+        # A success handler that is not overridden is called only for its span.
         self.succeeds_silently = self.tracing.spans is None and is_empty(task.handle_transaction_success)
         self.exception = Step(
             "exception", "handle_exception", task.handle_transaction_exception, steps.exception.retry, name
@@ -73,11 +73,11 @@ class Lifecycle:
         return self.begin(transaction, copy_context()).outcome()
 
     def begin(self, transaction: Transaction, context: Context) -> TransactionRun:
-        """The run of `transaction`; its time counts from here."""
+        """Create the run of `transaction`; its time limit starts here."""
         return TransactionRun(self, transaction, context)
 
     def described(self, transaction: Transaction) -> dict[str, Any]:
-        """What a span says about `transaction`: of its payload, only the fields that the task allows."""
+        """Return the span attributes of `transaction`: only the payload fields that the task allows."""
         attributes: dict[str, Any] = {
             "conquiet.task": self.tracing.task_name,
             "conquiet.transaction_id": transaction.id,
@@ -91,7 +91,7 @@ class Lifecycle:
 
 
 def _attribute(value: str | bool | int | float) -> str | bool | int | float:
-    """What every exporter can send: short texts, and integers of 64 bits."""
+    """Limit a value to what every exporter can send: short texts, and integers of 64 bits."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         value = str(value)
     return cut(value) if isinstance(value, str) else value

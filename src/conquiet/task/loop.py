@@ -1,9 +1,9 @@
-"""The consume loop as a flow: fetch, hand out, settle, and an end that accounts for everything.
+"""The consume loop as a flow: fetch, distribute, settle, and an end that accounts for everything.
 
     fetch ──► crew (a runner per place, each with one lifecycle at a time) ──► settle ──► report
 
-The next batch is fetched when a runner is free. Nothing here knows threads or asyncio; the shells in
-`mixins/consumer.py` do.
+The next batch is fetched when a runner is free. This module is independent of threads and asyncio, which are in
+`mixins/consumer.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SETTLE_GRACE = 5.0  # seconds for the last settle call when the loop's time is 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A connector's methods, of whichever variant."""
+    """The methods of a connector of either variant."""
 
     fetch: Callable[..., Any]
     settle: Callable[..., Any] | None
@@ -44,7 +44,7 @@ class Source:
 
 
 class _Fetched:
-    """One transaction that this loop has fetched; the same id fetched twice makes two."""
+    """One transaction fetched by this loop; an id fetched twice gives two."""
 
     __slots__ = ("run", "transaction")
 
@@ -78,10 +78,12 @@ class ConsumeLoop:
         self._cycle = Lifecycle(task, policy, clock, lambda: self._cut)
         self._context = copy_context()
         self._writer = ReportWriter()
-        self._ending = Signal()  # stop(), or a breakdown: nothing new is begun
+        self._ending = Signal()  # stop(), or a failure: nothing new is started
         self._room = Signal()  # a runner is free, or may be
         self._lock = threading.Lock()
-        self._open: dict[_Fetched, None] = {}  # fetched and not finished; whoever removes one accounts for it
+        self._open: dict[
+            _Fetched, None
+        ] = {}  # fetched and not finished; the code that removes one accounts for it
         self._running: dict[str, deque[_Fetched] | None] = {}  # by id: those that wait for the one that runs
         self._crew: Crew[_Fetched] = Crew(
             "transaction runner", self._policy.concurrency.value, self._process, clock
@@ -98,7 +100,7 @@ class ConsumeLoop:
         )
 
     def stop(self) -> None:
-        """Fetch no more; what has begun is finished and settled. Safe from any thread."""
+        """Stop fetching; transactions that have begun are finished and settled. Safe from any thread."""
         self._ending.set()
         self._room.set()
 
@@ -130,7 +132,7 @@ class ConsumeLoop:
             try:
                 reason = yield from self._consume(deadline)
             except (EngineError, AbandonedThreadsError) as error:
-                failure = error  # what was fetched before is finished
+                failure = error  # transactions fetched before are finished
             reason = yield from self._drain(reason, deadline, settler)
         except BaseException as error:  # noqa: BLE001 - raised when everything is accounted for
             failure = error
@@ -141,7 +143,7 @@ class ConsumeLoop:
         report = self._writer.report
         report.abandoned_threads += self._calls.abandoned
         found = [failure for failure in failures if failure is not None]
-        # Ctrl-C goes first: the errors that it caused must not hide it.
+        # Ctrl-C comes first: errors that it caused must not hide it.
         found.sort(key=lambda failure: isinstance(failure, Exception))
         failure = found[0] if found else None
         for other in found[1:]:
@@ -155,7 +157,7 @@ class ConsumeLoop:
         failure.add_note(f"the consume loop ended with it: {report}")
         raise failure
 
-    # -- fetch and hand out --------------------------------------------------------------------------------------
+    # -- fetch and distribute ------------------------------------------------------------------------------------
 
     def _consume(self, deadline: float | None) -> Flow[StopReason]:
         policy, report = self._policy, self._writer.report
@@ -229,7 +231,7 @@ class ConsumeLoop:
     # -- run -----------------------------------------------------------------------------------------------------
 
     def _process(self, fetched: _Fetched) -> Flow[None]:
-        """Run one transaction, then those with the same id that arrived meanwhile: never two of them at once."""
+        """Run one transaction, then those with the same id that arrived meanwhile: never two of them concurrently."""
         name = fetched.transaction.id
         with self._lock:
             if name in self._running:
@@ -269,7 +271,7 @@ class ConsumeLoop:
                 AbandonedThreadsError(
                     f"{self._calls.abandoned} calls ran past their time limits and still hold their threads; "
                     f"max_abandoned_threads is {self._policy.max_abandoned_threads}. Threads cannot be stopped: "
-                    "restart the process, and give the calls time limits of their own"
+                    "restart the process, and give the calls their own time limits"
                 )
             )
         self._finished(fetched, outcome, processed=True)
@@ -290,7 +292,7 @@ class ConsumeLoop:
             self._room.set()
 
     def _leave(self, fetched: Sequence[_Fetched]) -> None:
-        """Report them as unsettled: they were not begun, or not finished."""
+        """Report transactions as unsettled that were not begun or not finished."""
         for one in fetched:
             self._finished(one, one.left(), processed=False)
 
@@ -299,7 +301,7 @@ class ConsumeLoop:
     def _drain(
         self, reason: StopReason, deadline: float | None, settler: Child[None] | None
     ) -> Flow[StopReason]:
-        """Finish and settle what was fetched (after `stop()`: what has begun), within the loop's time."""
+        """Finish and settle fetched transactions (after `stop()`, those that have begun), within the loop's time."""
         if reason is StopReason.LOOP_TIMEOUT:
             return reason
         ended = yield from self._crew.finish(deadline)
@@ -312,7 +314,7 @@ class ConsumeLoop:
         return StopReason.STOPPED if self._ending.is_set() else reason
 
     def _end(self, settler: Child[None] | None) -> Flow[BaseException | None]:
-        """Cut off what still runs, settle what has finished, release the rest; gives the failure of that release."""
+        """Cut off running transactions, settle finished ones, release the rest; return the failure of the release."""
         self._cut = True
         self._ending.set()
         self._writer.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
@@ -325,5 +327,5 @@ class ConsumeLoop:
             if not settler.done:
                 settler.cancel()
                 settler.abandon()
-            self._settlement.give_up()  # nothing is left if it has ended by itself
+            self._settlement.give_up()  # no effect if it has ended by itself
         return (yield from self._settlement.release_left(self._source.release))

@@ -14,7 +14,7 @@ from conquiet.task.transaction import Transaction
 
 __all__ = ["ConsumeReport", "Outcome", "OutcomeStatus", "ReportWriter", "StopReason"]
 
-MOST_OUTCOMES = 1_000  # kept in a report
+MOST_OUTCOMES = 1_000  # the maximum kept in a report
 
 
 class OutcomeStatus(StrEnum):

@@ -1,4 +1,4 @@
-"""Policies as plain data: to and from dicts and JSON, and the checks of their fields."""
+"""Policies as plain data: conversion to and from dicts and JSON, and checks of their fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PolicyData"]
 
 
 class PolicyData:
-    """What every policy can do: become plain data, be made from it, and check its own fields."""
+    """The base class of policies: converts to and from plain data, and checks fields."""
 
     __slots__ = ()
 
@@ -28,9 +28,9 @@ class PolicyData:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The policy in `data`; keys left out have their defaults, unknown ones are refused by name."""
+        """Create the policy from `data`. Missing keys get their defaults, unknown ones are refused by name."""
         if not isinstance(data, Mapping):
-            raise PolicyError(f"{cls.__name__} is made of a mapping, not {type(data).__name__}")
+            raise PolicyError(f"{cls.__name__} is created from a mapping, not {type(data).__name__}")
         types = get_type_hints(cls)
         known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
         for key in data:
@@ -95,5 +95,5 @@ def _is_number(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A refused value in a message: short, and without secrets if it was a DSN by mistake."""
+    """Format a refused value for a message: short, and without secrets in case it is a DSN by mistake."""
     return redact(reprlib.repr(value)) if isinstance(value, str | int | float) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Settlement: the connector is told, in batches, how its transactions ended and which will not be settled."""
+"""Settlement: tells the connector, in batches, how its transactions ended and which will not be settled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from conquiet.task.outcome import Outcome, OutcomeStatus, ReportWriter
 
 __all__ = ["Settlement"]
 
-_LINGER = 0.002  # seconds to wait for more outcomes: one call of the connector then settles many
+_LINGER = 0.002  # seconds to wait for more outcomes, so that one call of the connector settles many
 _MOST_WAITING = (
-    1_000  # outcomes, or ten batches: beyond that nothing is fetched until the connector has caught up
+    1_000  # outcomes, or ten batches: above that nothing is fetched until the connector has caught up
 )
 
 
 class Settlement:
-    """The settlement of one loop. Processed transactions are counted here, after the connector has been told."""
+    """The settlement of one loop. It counts processed transactions after it has told the connector."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Settlement:
         self.wanted = settle is not None or on_outcome is not None
 
     def add(self, outcome: Outcome, *, nothing_else: bool) -> None:
-        """`outcome` has been processed. `nothing_else`: nothing is in flight that could follow."""
+        """Add the outcome of a processed transaction. `nothing_else`: no other transaction is in flight."""
         self._done.append(outcome)
         if nothing_else or len(self._done) >= self._batch_size:
             self._full.set()
@@ -59,7 +59,7 @@ class Settlement:
             self._has_done.set()
 
     def leave(self, outcome: Outcome) -> None:
-        """This loop will not settle `outcome`, and has not asked the connector to."""
+        """Add an outcome that this loop will not settle, and has not asked the connector to settle."""
         self._left.append(outcome)
         self._unseen.append(outcome)
 
@@ -84,7 +84,7 @@ class Settlement:
                 return
 
     def give_up(self) -> None:
-        """At the end: outcomes that the connector was not told, or may not have received, are unsettled."""
+        """At the end, report outcomes as unsettled that the connector was not told or may not have received."""
         with self._lock:
             self._given_up = True
             outcomes = [*self._in_hand, *self._done]
@@ -92,7 +92,7 @@ class Settlement:
         self._left += self._account(outcomes, {id(outcome) for outcome in outcomes})
 
     def release_left(self, release: Callable[..., Any] | None) -> Flow[BaseException | None]:
-        """Tell the connector, if it has `release`, what will not be settled; gives the failure of that call."""
+        """Tell the connector, if it has `release`, what will not be settled, and return the failure of that call."""
         left, self._left = self._left, []
         failure: BaseException | None = None
         if release is not None and left:
@@ -108,7 +108,7 @@ class Settlement:
         failure: SettleException | None = None
         if self._settle is not None:
             try:
-                # Shielded: after an interrupted call nobody would know whether it took effect.
+                # Shielded: after an interrupted call it would not be known whether it took effect.
                 refused = _refused(batch, (yield Call(self._settle, batch, shield=True)))
             except Exception as error:  # noqa: BLE001 - a connector may raise anything
                 refused = {id(outcome) for outcome in batch}
@@ -147,7 +147,7 @@ def _refused(batch: Sequence[Outcome], answer: Any) -> set[int]:
     refused = {id(outcome) for outcome in answer or ()}
     if not refused <= {id(outcome) for outcome in batch}:
         raise TypeError(
-            "settle must return those of the outcomes it was given that it could not settle, or None"
+            "settle must return the outcomes that it could not settle, from those it was given, or None"
         )
     return refused
 

@@ -1,4 +1,4 @@
-"""Strict mode: inside `process`, an audit hook refuses what touches files, sockets and other processes.
+"""Strict mode: inside `process`, an audit hook refuses access to files, sockets and other processes.
 
 The interpreter calls audit hooks before such operations, whichever library performs them. The hook is installed once,
 when strict mode is first used, and checks a context variable: it has no effect outside a strict `process`, in the
@@ -40,7 +40,7 @@ _INTERPRETER = ("<frozen importlib", tokenize.__file__)
 
 
 def forbid_io(context: Context) -> None:
-    """From now on, I/O by code that runs in `context` is refused."""
+    """Refuse I/O by code that runs in `context` from now on."""
     _install()
     context.run(_STRICT.set, True)
 
@@ -56,7 +56,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
     if sys._getframe(1).f_code.co_filename.startswith(_INTERPRETER):
         return
     raise TransactionException(
-        f"strict mode: process called {event!r}; a task computes, and leaves files, sockets and processes to the "
+        f"strict mode: process called {event!r}; a task computes, and must leave files, sockets and processes to the "
         "services it is given (or run it without ConsumerLoopPolicy.strict_io)",
         ExceptionCategory.SYSTEM,
     )

@@ -1,4 +1,4 @@
-"""Base classes for consumer tasks: subclass one, write `process_transaction`, and consume."""
+"""Base classes for consumer tasks: subclass one and implement `process_transaction`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["Transaction"]
 
 
 class Transaction(msgspec.Struct, frozen=True, weakref=True):
-    """`id` is unique among what is in flight; `metadata` belongs to the connector and is not shown in spans or logs."""
+    """`id` is unique among transactions in flight; `metadata` is the connector's and not shown in spans or logs."""
 
     id: str
     payload: Any = None

@@ -1,10 +1,10 @@
-"""One transaction on its way through the steps of its task, as a flow.
+"""The run of one transaction through the steps of its task, as a flow.
 
     process ──► success handler ──────────────► succeeded
-       │               │ fails for good
+       │               │ fails
        └─ fails ───────┴──► exception handler ──► failed
 
-A BUSINESS failure ends its step at once; any other is attempted again by the step's policy.
+A BUSINESS failure ends its step immediately; after any other failure the step's policy allows further attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("conquiet.task")
 
 
 class TransactionRun(Attempts):
-    """One transaction: its context, its deadline, and what has been attempted."""
+    """One transaction: its context, its deadline, and its attempts."""
 
     __slots__ = ("_cycle", "_is_out_of_time", "transaction")
 
@@ -41,7 +41,7 @@ class TransactionRun(Attempts):
         self.transaction = transaction
 
     def outcome(self) -> Flow[Outcome]:
-        """Run it. Raises only what is no `Exception`, a cut-off, and `AbandonedThreadsError`."""
+        """Run it. Raises only a BaseException that is no Exception, a cut-off, or `AbandonedThreadsError`."""
         tracing = self._tracing
         if tracing.spans is None:
             return (yield from self._outcome())
@@ -75,13 +75,13 @@ class TransactionRun(Attempts):
 
     def _handled(self, failure: TransactionException) -> Flow[Outcome]:
         if self._is_out_of_time or self.is_over():
-            # The exception handler runs in any case: after the transaction's time, under its own limits alone.
+            # The exception handler always runs: after the transaction's time limit, only under its own limits.
             self._is_out_of_time, self.deadline = False, None
         handled = True
         try:
             yield from self.attempt(self._cycle.exception, self.transaction, failure)
         except TransactionException as final:
-            final.add_note(f"while the exception handler was told of: {failure.category}: {failure}")
+            final.add_note(f"while the exception handler handled: {failure.category}: {failure}")
             failure, handled = final, False
         return Outcome(
             self.transaction.id,

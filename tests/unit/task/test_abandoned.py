@@ -104,7 +104,7 @@ def test_a_broken_metrics_backend_costs_no_transaction(
     engine = Engine("threads")
     assert engine.consume(engine.task(), transactions(5)).succeeded == 5
     assert [record.getMessage() for record in caplog.records if record.name == "conquiet.observe"] == [
-        "the metrics backend failed; work goes on, metrics may be wrong (said once)"
+        "the metrics backend failed; the work continues, metrics may be wrong (logged once)"
     ]
 
 

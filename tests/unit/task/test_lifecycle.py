@@ -133,7 +133,7 @@ def test_a_failure_of_the_exception_handler_is_returned_with_what_it_was_told_of
     assert failure.cause is task.handler_error
     assert failure.category is outcome.category is ExceptionCategory.SYSTEM
     assert not outcome.handled
-    assert failure.__notes__ == ["while the exception handler was told of: BUSINESS: no funds"]
+    assert failure.__notes__ == ["while the exception handler handled: BUSINESS: no funds"]
 
 
 @pytest.mark.clause("E-07", "E-35")

@@ -140,11 +140,11 @@ def test_a_fetch_that_is_tried_again_is_logged(caplog: pytest.LogCaptureFixture)
     [
         (
             None,
-            "returned NoneType where a list of transactions was expected; with nothing to return, return an empty",
+            "returned NoneType instead of a list of transactions; if there is nothing to return, return an empty",
         ),
-        (numbers(0).__iter__(), "returned list_iterator where a list of transactions was expected"),
-        (["n1"], "returned a list with str in it, where all must be Transaction"),
-        (numbers(0, 2, 4), "returned 3 transactions where at most 2 were asked for; none was processed"),
+        (numbers(0).__iter__(), "returned list_iterator instead of a list of transactions"),
+        (["n1"], "returned a list that contains str instead of Transaction"),
+        (numbers(0, 2, 4), "returned 3 transactions, but at most 2 were requested; none was processed"),
     ],
 )
 def test_a_connector_that_breaks_the_contract_is_told_how(batch: Any, message: str) -> None:

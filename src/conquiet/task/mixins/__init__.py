@@ -1,1 +1,1 @@
-"""What makes a class a consumer."""
+"""Mixins that make a class a consumer, and their policies."""

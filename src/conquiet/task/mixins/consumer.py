@@ -25,7 +25,7 @@ _POLICY = ConsumerPolicy()
 
 
 class _Consumer:
-    """What both variants share: the steps that a consumer task implements, and `stop()`."""
+    """The common part of both variants: the steps that a consumer task implements, and `stop()`."""
 
     span_payload_fields: Sequence[str] = ()  # the only payload fields that spans show
     tracer_provider: Any = None  # an OpenTelemetry TracerProvider; None: the one of the process
@@ -39,14 +39,14 @@ class _Consumer:
         """Called after `process_transaction` has returned `result`."""
 
     def handle_transaction_exception(self, transaction: Transaction, exception: Any) -> Any:
-        """Called once, after `transaction` has failed for good."""
+        """Called once, after `transaction` has failed with no further attempt."""
 
     def redact(self, text: str) -> str:
-        """The text of an exception as spans and messages may show it; DSN passwords are already removed."""
+        """Return the text of an exception for spans and messages; DSN passwords are already removed."""
         return text
 
     def stop(self) -> None:
-        """End the running loops: what has begun is finished and settled, the rest is reported. Safe from any thread."""
+        """End the running loops: finish and settle what has begun, report the rest. Safe from any thread."""
         for loop in list(self._loops()):
             loop.stop()
 
@@ -83,8 +83,8 @@ class ConsumerMixin(_Consumer):
         source = _source(connector, "")
         _refuse_coroutines(connector, "fetch_transactions", "settle", "release")
         if inspect.iscoroutinefunction(on_outcome):
-            raise TaskConfigError("on_outcome is a coroutine function: AsyncConsumerMixin awaits it")
-        # Beyond the bound the loop ends, and no further call is started meanwhile.
+            raise TaskConfigError("on_outcome is a coroutine function: use AsyncConsumerMixin")
+        # Above the bound the loop ends, and until then no further call is started.
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
         with self._running(ConsumeLoop(self, source, policy, clock, calls, on_outcome)) as loop:
             return run(loop.run(), clock=clock, calls=calls)
@@ -99,7 +99,7 @@ class ConsumerMixin(_Consumer):
         """Run one transaction through its steps, outside any loop: nothing is fetched or settled."""
         _refuse_coroutines(self, *_STEPS)
         calls = ThreadCalls(policy.loop.max_abandoned_threads + 1)
-        # Nothing can cut this off: a CancelledError comes from the task's own code and is a failure.
+        # Nothing can cut this off, so a CancelledError comes from the task's own code and is a failure.
         cycle = Lifecycle(self, policy, clock, is_cut_off=lambda: False)
         return run(cycle.run(transaction), clock=clock, calls=calls)
 
@@ -157,5 +157,5 @@ def _refuse_coroutines(owner: object, *names: str) -> None:
     for name in names:
         if inspect.iscoroutinefunction(getattr(owner, name, None)):
             raise TaskConfigError(
-                f"{type(owner).__name__}.{name} is a coroutine function: this is work for AsyncConsumerMixin"
+                f"{type(owner).__name__}.{name} is a coroutine function: use AsyncConsumerMixin"
             )

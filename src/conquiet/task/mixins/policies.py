@@ -1,6 +1,6 @@
-"""Policies: what the engine may do, as immutable data that is checked when it is made.
+"""Policies of the engine, as immutable data that is checked when it is created.
 
-All durations are seconds. Tasks and connectors never see a policy; the engine alone reads them.
+All durations are in seconds. Only the engine reads policies; tasks and connectors never see them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(PolicyData):
-    """How often a step is attempted (the first time counts), for how long, and how long to wait in between.
+    """How often a step is attempted (including the first time), for how long, and how long to wait in between.
 
     The wait before retry k (0 after the first failure) is `backoff * backoff_multiplier ** k`, at most
-    `backoff_cap` where that is above 0. There is no jitter: the engine is deterministic.
+    `backoff_cap` if that is above 0. There is no jitter: the engine is deterministic.
     """
 
     max_attempts: int = 1
@@ -57,7 +57,7 @@ class RetryPolicy(PolicyData):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyPolicy(PolicyData):
-    """How many transactions are in flight at most; `min` and `max` bound what `value` may be."""
+    """The maximum number of transactions in flight; `min` and `max` bound `value`."""
 
     value: int = 1
     min: int = 1
@@ -75,7 +75,7 @@ class ConcurrencyPolicy(PolicyData):
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy(PolicyData):
-    """How many transactions one fetch asks for. The other fields are reserved."""
+    """How many transactions one fetch requests. The other fields are reserved."""
 
     size: int = 1
     min_size: int | None = None
@@ -91,7 +91,7 @@ class BatchPolicy(PolicyData):
 
 @dataclass(frozen=True, slots=True)
 class EmptyQueuePolicy(PolicyData):
-    """How long a streaming loop waits after fetches that brought nothing; the next batch starts the count again."""
+    """How long a streaming loop waits after empty fetches; the next batch resets the count."""
 
     backoff: float = 0.1
     backoff_multiplier: float = 2.0
@@ -132,7 +132,7 @@ class ExceptionPolicy(_StepPolicy):
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy(PolicyData):
-    """Fetching; `extra` is passed to the connector, as keyword arguments. Each fetch gets a copy of its own."""
+    """The policy of fetching. Each fetch passes a copy of `extra` to the connector as keyword arguments."""
 
     retry: RetryPolicy = RetryPolicy()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class FetchPolicy(PolicyData):
 
 
 class _Extra(Mapping[str, Any]):
-    """Kept as JSON text, so that each reader gets a copy of its own, nested values included."""
+    """Stored as JSON text, so that each reader gets its own copy, including nested values."""
 
     __slots__ = ("_texts",)
 
@@ -174,7 +174,7 @@ class _Extra(Mapping[str, Any]):
         return len(self._texts)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._texts))  # of the keys alone: 1 and 1.0 are equal but have different texts
+        return hash(tuple(self._texts))  # only the keys: 1 and 1.0 are equal but have different texts
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -204,7 +204,7 @@ _STEPS = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLoopPolicy(PolicyData):
-    """The loop: batch size, concurrency, time limits, and what to do when a fetch brings nothing."""
+    """The policy of the loop: batch size, concurrency, time limits, and the waits after an empty fetch."""
 
     batch: BatchPolicy = BatchPolicy()
     concurrency: ConcurrencyPolicy = ConcurrencyPolicy()

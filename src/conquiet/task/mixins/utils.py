@@ -17,27 +17,27 @@ T = TypeVar("T")
 
 
 def run_with_timeout(fn: Callable[..., T], *args: Any, timeout: float | None) -> T:
-    """`fn(*args)` in the caller's context, or `CallTimeoutError` (a TimeoutError) after `timeout` seconds.
+    """Call `fn(*args)` in the caller's context; raise `CallTimeoutError` (a TimeoutError) after `timeout` seconds.
 
-    A thread cannot be stopped: past its limit the call runs on, fenced and counted, and its result is dropped.
+    A thread cannot be stopped: past its limit the call continues, fenced and counted, and its result is dropped.
     """
     value: T = run(_called(fn, args, timeout))
     return value
 
 
 async def run_with_timeout_async(fn: Callable[..., Awaitable[T]], *args: Any, timeout: float | None) -> T:
-    """`await fn(*args)` in the caller's context; past `timeout` seconds it is cancelled: `CallTimeoutError`."""
+    """Await `fn(*args)` in the caller's context; after `timeout` seconds cancel it and raise `CallTimeoutError`."""
     value: T = await run_async(_called(fn, args, timeout))
     return value
 
 
 def with_context(fn: Callable[P, T]) -> Callable[P, T]:
-    """`fn`, bound to the current context, spans included, wherever it is called (on another thread, say)."""
+    """Bind `fn` to the current context, including spans, wherever it is called (such as on another thread)."""
     context = copy_context()
 
     @wraps(fn)
     def in_context(*args: P.args, **kwargs: P.kwargs) -> T:
-        # A copy for each call: a context cannot be entered twice at a time, and calls must not see what others set.
+        # A copy per call: a context cannot be entered twice concurrently, and calls must not see each other's values.
         return context.copy().run(fn, *args, **kwargs)
 
     return in_context
@@ -46,7 +46,7 @@ def with_context(fn: Callable[P, T]) -> Callable[P, T]:
 def with_context_async(
     fn: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """`fn`, bound to the current context, spans included, in whichever asyncio task it is awaited."""
+    """Bind `fn` to the current context, including spans, in whichever asyncio task it is awaited."""
     context = copy_context()
 
     @wraps(fn)

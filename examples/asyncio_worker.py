@@ -1,7 +1,7 @@
-"""Coroutines as tasks, many at a time in one event loop: for work that waits for others, such as HTTP calls.
+"""Coroutines as tasks, many at a time in one event loop: for work that mostly waits, such as HTTP calls.
 
-A hundred calls that wait 0.2 s each take little longer than one, because the worker runs all of them at once. One that
-never answers is cancelled at its own time limit, and fails; the others do not notice.
+A hundred calls of 0.2 s each take little longer than one, because the worker runs all of them concurrently. A call that
+never returns is cancelled at its own time limit and fails; the others are not affected.
 
 Prints:
 
@@ -22,7 +22,7 @@ pages: list[str] = []
 
 @app.task
 async def fetch(url: str) -> None:
-    await asyncio.sleep(0.2)  # a client's await client.get(url)
+    await asyncio.sleep(0.2)  # in place of await client.get(url)
     pages.append(url)
 
 

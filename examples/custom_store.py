@@ -1,9 +1,8 @@
-"""A job store of your own, and the suite that says whether it keeps the promises of a job store.
+"""A custom job store, and the suite that checks whether it keeps the guarantees of a job store.
 
-This one is the store in memory with a journal: every job's way through its states, as an auditor would want it. A
-back end is one class (`conquiet.jobs.backends.Backend`: each method one atomic step), registered under the scheme of its
-DSNs; checks, JSON, retries and errors are the same for every store. The suite is what the stores of conquiet itself have
-to pass.
+This one is the memory store with a journal of the states of every job, for example for an auditor. A
+back end is one class (`conquiet.jobs.backends.Backend`: each method is one atomic step), registered for a DSN scheme;
+checks, JSON, retries and errors are the same for every store. The stores of conquiet itself have to pass this suite.
 
 Prints:
 
@@ -47,7 +46,7 @@ class JournalBackend(MemoryBackend):
 
 
 class Stores:
-    """Where the suite gets stores from that share their data, and how it lets time pass."""
+    """Opens stores with the same data for the suite, and lets time pass."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -64,7 +63,7 @@ JOURNALS: dict[str, JournalBackend] = {}
 
 
 def open_journal(dsn, *, clock, awaits):
-    """The back end of that name. Its steps never wait: threads and asyncio (`awaits`) can share it."""
+    """Return the back end for `dsn`. Its steps never wait, so threads and asyncio (`awaits`) can share it."""
     return JOURNALS.setdefault(dsn, JournalBackend(clock or SYSTEM_CLOCK))
 
 

@@ -1,7 +1,7 @@
-"""An effect that happens once, though the job runs three times: one worker is killed in the middle, one run fails.
+"""An effect that happens once although the job runs three times: one worker is killed during the job, one run fails.
 
-`app.context.connection` is a transaction in the store's own database; the worker acknowledges the job inside it and
-commits both together. Whatever happens before that commit, neither the effect nor the acknowledgement is there.
+`app.context.connection` is in a transaction in the store's own database; the worker acknowledges the job inside it and
+commits both together. If anything fails before that commit, neither the effect nor the acknowledgement is stored.
 
 Prints:
 
@@ -25,7 +25,7 @@ app = Conquiet("sqlite:///shop.db", retry=RetrySchedule(base_seconds=0.1))
 @app.task
 def bill(order: int) -> None:
     app.context.connection.execute("INSERT INTO invoices VALUES (?)", (order,))
-    match app.context.version:  # one higher at every delivery of the job
+    match app.context.version:  # incremented at every delivery of the job
         case 1:
             print("run 1: the worker is killed after the effect, before the acknowledgement", flush=True)
             os.kill(os.getpid(), 9)
@@ -44,7 +44,7 @@ def main() -> None:
     subprocess.run([sys.executable, __file__, "work"], check=False)
     app.worker(lease_ttl=2).run_until_idle(
         wait_for_delayed=True
-    )  # its lease lapses; then the job is taken over
+    )  # takes the job over when its lease has lapsed
     app.close()
     print("invoices in the database:", database.execute("SELECT count(*) FROM invoices").fetchone()[0])
     database.close()

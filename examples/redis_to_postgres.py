@@ -1,7 +1,7 @@
-"""Messages from a Redis stream into PostgreSQL, each of them once: handled, committed, then acknowledged.
+"""Messages from a Redis stream to PostgreSQL, each with exactly one effect: handled, committed, then acknowledged.
 
-A message comes again if its consumer dies between the commit and the acknowledgement, as the first one here does.
-`HandledEntries` notes it in the handler's own transaction, so that its effect is not repeated.
+A message is delivered again if its consumer dies between the commit and the acknowledgement, like the first one here.
+`HandledEntries` records it in the handler's own transaction, so that its effect is not repeated.
 
 Prints:
 

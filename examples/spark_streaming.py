@@ -1,7 +1,7 @@
 """A Redis stream as a streaming DataFrame: counted by Spark, acknowledged after each micro-batch is committed.
 
-Stop it at any moment, `kill -9` included, and start it again with the same checkpoint: it goes on where it was, and the
-files it writes have every message once. Needs Java 17 or newer (`conquiet[java]` brings one).
+Stop it at any moment, even with `kill -9`, and start it again with the same checkpoint: it continues where it stopped,
+and its files contain every message once. It needs Java 17 or newer (`conquiet[java]` includes one).
 
 Prints:
 
@@ -28,7 +28,7 @@ def main(url: str, redis) -> None:
         .option("url", url)
         .option("stream", "reports")
         .option("group", "verdicts")
-        .option("consumer", "verdicts-query")  # this query's own, and the same after a restart
+        .option("consumer", "verdicts-query")  # used only by this query, and the same after a restart
         .load()
         .select(payload("report_id STRING, claimed BIGINT, seen BIGINT"))
         .select("payload.*")
@@ -38,7 +38,7 @@ def main(url: str, redis) -> None:
         reports.withColumn("verdict", verdict)
         .writeStream.format("parquet")
         .option("checkpointLocation", "checkpoint")
-        .trigger(availableNow=True)  # what there is; without it, for ever
+        .trigger(availableNow=True)  # ends after the available messages; without it, the query runs forever
         .start("verdicts")
     )
     query.awaitTermination()

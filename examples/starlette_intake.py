@@ -1,7 +1,7 @@
-"""An HTTP service that accepts orders at once and works on them in the background (Starlette; FastAPI is built on it).
+"""An HTTP service that accepts orders and processes them in the background (Starlette; FastAPI is built on it).
 
-The handler answers 202 as soon as the job is in the store, so nothing that was accepted is lost. The worker runs beside
-it, in the same event loop; in production it may as well be another process: `conquiet worker module:app`. A client that
+The handler answers 202 as soon as the job is in the store, so no accepted order is lost. The worker runs in the same
+event loop; in production it can also be another process: `conquiet worker module:app`. A client that
 sends its order again, with the same Idempotency-Key, gets the same job.
 
 Prints:
@@ -58,7 +58,7 @@ async def lifespan(service: Starlette):
     worker = app.worker()
     running = asyncio.create_task(worker.run_async())
     yield
-    worker.stop()  # it finishes what it has begun; the rest waits in the store
+    worker.stop()  # it finishes the jobs it has started; the others wait in the store
     await running
     await app.close_async()
 
@@ -68,14 +68,14 @@ service = Starlette(routes=routes, lifespan=lifespan)  # serve it: uvicorn starl
 
 
 async def main() -> None:
-    transport = httpx.ASGITransport(service)  # a client without a network in between
+    transport = httpx.ASGITransport(service)  # calls the service without a network
     async with lifespan(service), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         for order in ({"amount": 20}, {"amount": 20}, {}):
             answer = await client.post("/orders", json=order, headers={"Idempotency-Key": "order-7"})
             print(answer.status_code, answer.json())
         answer = await client.get("/orders/order-8")
         print(answer.status_code, answer.json())
-    await app.drain_async()  # what the worker had not begun
+    await app.drain_async()  # the jobs that the worker had not started
     print("order-7 is", app.store.get("order-7").state + ",", "shipped:", shipped)
     await app.close_async()
 

@@ -1,7 +1,7 @@
-"""A task of the Consumer Engine, unchanged, on Spark's executors: retries, time limits and a verdict for every row.
+"""A Consumer Engine task, unchanged, on Spark's executors: retries, time limits and an outcome for every row.
 
-The task here asks a service that fails now and then. What it raises as BUSINESS is final; everything else is tried
-again by the policy. The same class runs without Spark: `Score().consume_transactions(connector, policy)`.
+The task calls a service that fails sometimes. A BUSINESS failure is final; all others are retried according to the
+policy. The same class runs without Spark: `Score().consume_transactions(connector, policy)`.
 
 Prints:
 

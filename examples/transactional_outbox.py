@@ -1,7 +1,7 @@
-"""A job that exists exactly if the change that caused it does, with SQLAlchemy on PostgreSQL.
+"""A job that exists exactly if the change that caused it is committed, with SQLAlchemy on PostgreSQL.
 
-The order and the e-mail about it are one transaction: no outbox table, no second process, no e-mail about an order
-that was rolled back. (Other databases, and Sessions of your own, work alike: `connection=` takes them.)
+The order and the e-mail about it are in one transaction: no outbox table, no second process, no e-mail about an order
+that was rolled back. (`connection=` also takes psycopg and sqlite3 connections.)
 
 Prints:
 
@@ -45,7 +45,7 @@ def main(dsn: str) -> None:
                 raise ValueError("no more than 100 at a time")
 
     with app:
-        app.store.stats()  # opens the store, which makes its table
+        app.store.stats()  # opens the store, which creates its table
         for number, amount in ((1, 20), (2, 500)):
             try:
                 place(number, amount)

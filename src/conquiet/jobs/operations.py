@@ -143,7 +143,7 @@ class JobOperations:
         while more and len(jobs) < limit:
             # A second round is needed only if this claim marked jobs as Failed, which then took places of the limit:
             # either their last lease has expired, or their rows are damaged. After damaged rows it runs only while no
-            # job is leased yet, because a leased job's time would run meanwhile.
+            # job is leased yet, because its lease would run during that round.
             try:
                 rows, more = yield from claimed(self.backend, claim._replace(limit=limit - len(jobs)))
                 damaged = _add_readable(rows, jobs)

@@ -1,5 +1,5 @@
 # Needs python3 (3.11 or newer, with venv) and make. Everything else comes from the hashed locks in requirements/.
-#   PYTHON=python3.12 make test    chooses the interpreter that .venv is made with
+#   PYTHON=python3.12 make test    chooses the interpreter of .venv
 .DEFAULT_GOAL := help
 .PHONY: help run check test conformance campaign reference simulate lint bench lock release clean core spark peers
 
@@ -8,13 +8,13 @@ BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen)
 COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11 $(if $(UPGRADE),--upgrade)
 
-# Most tests wait for servers, processes and clocks more than they compute: one process more than there are cores.
+# Most tests wait for servers, processes and clocks more than they compute: one process more than cores.
 WORKERS := $(or $(WORKERS),$(shell expr $$(nproc 2>/dev/null || echo 2) + 1))
 PARALLEL = --numprocesses $(WORKERS) --dist loadgroup
 
-# Recipes `exec` their last command, so that a signal to make reaches it and not a shell in between.
+# Recipes `exec` their last command, so that it receives the signals, and not a shell in between.
 
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
 run: spark ## the main job: the whole pipeline on a sample (N=50000 reports), every figure checked
@@ -33,10 +33,10 @@ conformance: spark ## the whole suite, then every clause with its tests and its 
 campaign: spark ## the long campaigns only, at full size, without a time limit per test
 	@CONQUIET_CAMPAIGN=1 exec $(VENV) -m pytest -m campaign --timeout 0 $(ARGS)
 
-reference: spark ## docs/reference.md, from the docstrings
+reference: spark ## write docs/reference.md from the docstrings
 	@exec $(VENV) tools/reference.py
 
-simulate: core ## schedules of the real code with faults, on a virtual clock (N=1000000 of them; SEED=17 shows one)
+simulate: core ## run schedules of the real code with faults, on a virtual clock (N=1000000 of them; SEED=17 shows one)
 	@exec $(VENV) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(N),--count $(N)) $(ARGS)
 
 lint: spark ## format, lint, types, import contracts
@@ -48,16 +48,16 @@ lint: spark ## format, lint, types, import contracts
 bench: core peers ## every benchmark, against raw loops and peers (ARGS=--json for one flat object)
 	@exec $(VENV) -m bench $(ARGS)
 
-lock: core ## compile the locks again after a change of dependencies (UPGRADE=1 takes newer versions)
+lock: core ## compile the locks again after a change of dependencies (UPGRADE=1 upgrades versions)
 	$(COMPILE) --extra dev pyproject.toml -o requirements/core.txt
 	$(COMPILE) --extra spark --extra java pyproject.toml -c requirements/core.txt -o requirements/spark.txt
 	echo uv | $(COMPILE) - -c requirements/core.txt -o requirements/uv.txt
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt
 
-release: core ## wheel and sdist into dist/, the wheel tried in an empty environment with each extra
+release: core ## build wheel and sdist into dist/, and try the wheel in an empty environment with each extra
 	@exec $(VENV) tools/release.py
 
-clean: ## remove what was built here, the virtual environments too
+clean: ## remove everything built here, and the virtual environments
 	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 core:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Make the virtual environments of this project from its hashed locks.
+"""Create the virtual environments of this project from its hashed locks.
 
     python3 tools/bootstrap.py core          .venv with the core lock and conquiet itself
     python3 tools/bootstrap.py core spark    ... and Spark, Arrow and Java
     python3 tools/bootstrap.py bench         .venv-bench with the peers that the benchmarks measure against
 
-Runs on the system's python3 with the standard library only, and is written in the Python of 3.6, so that an old
-interpreter gets as far as the line that says what to do. What is installed is remembered in stamps named after
-the content of the lock (`.venv/.core-<hash>`): they go before an installation begins and come back when it is
-complete, so an interrupted one is simply done again, and a second run has nothing to do.
+Runs on the system's python3 with only the standard library, and in the syntax of Python 3.6, so that an old interpreter
+reaches the message that says what to do. Stamps named after the contents of the lock (`.venv/.core-<hash>`) record what is
+installed: they are removed before an installation begins and written when it is complete, so an interrupted installation
+is repeated, and a second run has nothing to do.
 """
 
 import argparse
@@ -26,14 +26,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOG = os.path.join(ROOT, "build", "bootstrap.log")
 OLDEST = (3, 11)
 
-LOCKS = {  # layer -> (lock file, what a person calls it)
+LOCKS = {  # layer -> (lock file, name for messages)
     "core": ("requirements/core.txt", "core packages"),
     "spark": ("requirements/spark.txt", "Spark packages (about 500 MB)"),
     "bench": ("requirements/bench.txt", "benchmark peers"),
 }
 
-# Settings from outside that would send packages elsewhere or change what is installed. Everything that says
-# where packages come from (index, mirror, proxy, certificates, cache) is left as the user has it.
+# Environment variables that would install packages elsewhere or change what is installed. Settings for where packages
+# come from (index, mirror, proxy, certificates, cache) are kept.
 REDIRECTIONS = frozenset(
     "PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX __PYVENV_LAUNCHER__ "
     "PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_PYTHON PIP_REQUIREMENT PIP_CONSTRAINT PIP_EDITABLE PIP_NO_DEPS "
@@ -44,7 +44,7 @@ REDIRECTIONS = frozenset(
 
 
 class Stop(Exception):
-    """The end: one line that says what is missing and the command that puts it right."""
+    """Ends the program with one line: what is missing, and the command that fixes it."""
 
 
 class Environment:
@@ -54,7 +54,7 @@ class Environment:
         self.folder = folder
         self.path = os.path.join(ROOT, folder)
         self.python = os.path.join(self.path, "bin", "python")
-        self.made = os.path.join(self.path, ".made")  # written last, so a half-made environment has none
+        self.made = os.path.join(self.path, ".made")  # written last: an incomplete environment has none
         self.project = project
         self.layers = list(layers)
 
@@ -78,15 +78,15 @@ class Environment:
         return self.usable(interpreter) and all(map(os.path.exists, self.stamps()))
 
     def usable(self, interpreter):
-        """Whether it was made to the end and its interpreter still runs as the version it was made with."""
+        """Whether it is complete and its interpreter still runs with the same version."""
         try:
             with open(self.made) as file:
                 made_with = file.read()
         except OSError:
             return False
         if interpreter is not None and made_with != describe(interpreter):
-            return False  # another Python was asked for by name
-        # The interpreter may have been removed or upgraded underneath.
+            return False  # another Python was requested
+        # The interpreter may have been removed or upgraded.
         return run_quietly([self.python, "-IS", "-c", VERSION]).strip() == made_with.split()[0]
 
 
@@ -94,10 +94,10 @@ VERSION = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description="Make the virtual environments of this project.")
+    parser = argparse.ArgumentParser(description="Create the virtual environments of this project.")
     parser.add_argument("layers", nargs="+", choices=sorted(LOCKS))
     parser.add_argument(
-        "--chosen", action="store_true", help="this Python was asked for: make .venv anew with it"
+        "--chosen", action="store_true", help="this Python was requested: create .venv again with it"
     )
     parser.add_argument("--again", default="make test", help="the command to name in messages")
     options = parser.parse_args(argv)
@@ -117,7 +117,7 @@ def main(argv):
 
 
 def complete(environment, interpreter, asked_for, again):
-    """Make the environment if there is none that works, then install what it lacks."""
+    """Create the environment if there is no usable one, then install what it lacks."""
     if not environment.usable(asked_for):
         check_interpreter(again)
         remove_broken(environment)
@@ -125,7 +125,7 @@ def complete(environment, interpreter, asked_for, again):
             run([interpreter, "-I", "-m", "venv", environment.path])
             with open(environment.made, "w") as file:
                 file.write(describe(interpreter))
-    # A layer that is there already stays: without it the exact installation below would remove it.
+    # An installed layer is kept in the list: otherwise the exact installation below would remove it.
     kept = [layer for layer in LOCKS if os.path.exists(environment.stamp(layer, LOCKS[layer][0]))]
     missing = [layer for layer in environment.layers if layer not in kept]
     environment.layers = [layer for layer in LOCKS if layer in kept or layer in missing]
@@ -136,7 +136,7 @@ def complete(environment, interpreter, asked_for, again):
         names = " and ".join(LOCKS[layer][1] for layer in missing)
         locks = [part for layer in environment.layers for part in ("-r", LOCKS[layer][0])]
         pip_install = ["--require-hashes"] + locks
-        # `sync`, not `install`: what a changed lock no longer names is removed as well.
+        # `sync`, not `install`: it also removes what a changed lock no longer names.
         uv_install = ["sync", "--require-hashes"] + locks[1::2]
         install(environment, names, tool, uv_install, pip_install)
     if environment.project:
@@ -147,7 +147,7 @@ def complete(environment, interpreter, asked_for, again):
 
 
 def uv(environment):
-    """Path of uv in this environment, installed if need be; None where it cannot be had, and pip does the work."""
+    """The path of uv in this environment, installed if necessary; None if it is not available and pip must be used."""
     if os.environ.get("CONQUIET_INSTALLER") == "pip":
         return None
     path = os.path.join(environment.path, "bin", "uv")
@@ -160,7 +160,7 @@ def uv(environment):
             return path
     except subprocess.CalledProcessError:
         pass
-    say("uv is not to be had here; going on with pip, which is slower")
+    say("uv is not available here; continuing with pip, which is slower")
     return None
 
 
@@ -186,7 +186,7 @@ def install(environment, names, tool, uv_arguments, pip_arguments):
 
 
 def run_uv(command):
-    """uv trusts certificates of its own; behind a proxy with others, those of the system are the right ones."""
+    """uv uses its own certificates; behind a proxy with other certificates, those of the system are needed."""
     try:
         run(command)
     except subprocess.CalledProcessError as error:
@@ -201,7 +201,7 @@ def pip(environment):
 
 
 def check_interpreter(again):
-    """Refuse an interpreter that cannot make the environment, naming the command that helps."""
+    """Refuse an interpreter that cannot create the environment, with the command that helps."""
     apt = shutil.which("apt-get") is not None
     if sys.version_info[:2] < OLDEST:
         wanted = "%d.%d" % OLDEST
@@ -212,7 +212,9 @@ def check_interpreter(again):
         )
         for minor in range(OLDEST[1] + 9, OLDEST[1] - 1, -1):
             name = "python3.%d" % minor
-            if run_quietly([name, "-IS", "-c", VERSION]):  # a version manager's shim may exist and not run
+            if run_quietly(
+                [name, "-IS", "-c", VERSION]
+            ):  # the shim of a version manager may exist and not run
                 raise Stop("%s; run: PYTHON=%s %s" % (problem, name, again))
         if apt:
             package = "python" + wanted
@@ -221,11 +223,11 @@ def check_interpreter(again):
             command = "PYTHON=<path of a newer python3> " + again
         raise Stop("%s; run: %s" % (problem, command))
     try:
-        import ensurepip  # noqa: F401  (Debian ships it in a package of its own)
+        import ensurepip  # noqa: F401  (Debian ships it in a separate package)
         import venv  # noqa: F401
     except ImportError as error:
         version = "%d.%d" % sys.version_info[:2]
-        problem = "%s has no %s module, so it cannot make .venv" % (sys.executable, error.name)
+        problem = "%s has no %s module, so it cannot create .venv" % (sys.executable, error.name)
         if apt:
             raise Stop("%s; run: sudo apt-get install python%s-venv && %s" % (problem, version, again))
         raise Stop("%s; run with a complete Python: PYTHON=<its path> %s" % (problem, again))
@@ -240,10 +242,10 @@ def remove_broken(environment):
     )
     if os.path.islink(path) or not made_by_venv:
         name = environment.folder
-        raise Stop("%s is there but is no virtual environment; run: mv %s %s.old" % (name, name, name))
-    say("%s is unfinished or of another Python; making it anew" % environment.folder)
-    # If the removal is interrupted: without `.made` nobody takes the rest for an environment, and with pyvenv.cfg
-    # still there it is not taken for somebody's own folder.
+        raise Stop("%s exists but is not a virtual environment; run: mv %s %s.old" % (name, name, name))
+    say("%s is incomplete or of another Python; creating it again" % environment.folder)
+    # The order matters if the removal is interrupted: without `.made` the rest is not used as an environment, and while
+    # pyvenv.cfg exists it is not mistaken for a folder of the user.
     for entry in sorted(os.listdir(path), key=lambda name: (name != ".made", name == "pyvenv.cfg")):
         item = os.path.join(path, entry)
         if os.path.isdir(item) and not os.path.islink(item):
@@ -253,7 +255,7 @@ def remove_broken(environment):
 
 
 def base_interpreter():
-    """This Python, or the one beneath it when it is itself a virtual environment (perhaps our own)."""
+    """This Python, or its base interpreter if it is in a virtual environment (perhaps our own)."""
     if sys.prefix != sys.base_prefix:
         return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return sys.executable
@@ -265,7 +267,7 @@ def describe(interpreter):
 
 @contextlib.contextmanager
 def one_at_a_time():
-    """Two makes in one checkout take turns; the lock falls with the process that holds it."""
+    """Two makes in one checkout take turns; the lock is released when its process ends."""
     os.makedirs(os.path.dirname(LOG), exist_ok=True)
     with open(LOG + ".lock", "w") as lock:
         try:
@@ -282,7 +284,7 @@ def clean_environment():
 
 
 def run(command, **settings):
-    """Run to the end with the output in the log; it is shown only by its last line, and only when it fails."""
+    """Run `command` with its output in the log; raises with the output if it fails."""
     with open(LOG, "a") as log:
         log.write("$ %s\n" % " ".join(command))
         log.flush()
@@ -296,7 +298,7 @@ def run(command, **settings):
 
 
 def run_quietly(command):
-    """What the command prints, or nothing if it cannot run."""
+    """The output of the command; empty if it cannot run."""
     try:
         return subprocess.check_output(command, env=clean_environment(), stderr=subprocess.DEVNULL).decode()
     except (OSError, subprocess.CalledProcessError):
@@ -304,7 +306,7 @@ def run_quietly(command):
 
 
 def cause(error):
-    """The line of the output that says what went wrong: the last one marked as an error, or the last."""
+    """The line of the output with the cause: the last one marked as an error, or the last."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     marked = [line for line in lines if line.lower().startswith(("error", "cause"))]
     return (marked or lines or ["exit status %d" % error.returncode])[-1]
@@ -312,7 +314,7 @@ def cause(error):
 
 @contextlib.contextmanager
 def step(what):
-    """One line per step: what is happening, then the seconds it took."""
+    """Print one line per step: its name, then the seconds it took."""
     begin = time.monotonic()
     sys.stderr.write("conquiet: %s ... " % what)
     sys.stderr.flush()
@@ -330,7 +332,7 @@ def say(text):
 
 
 if __name__ == "__main__":
-    # An installer must not go on alone when make is killed: SystemExit makes subprocess.run kill its child.
+    # An installer must not continue alone when make is killed: SystemExit makes subprocess.run kill its child.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     signal.signal(signal.SIGHUP, lambda number, frame: sys.exit(128 + number))
     try:
@@ -342,5 +344,5 @@ if __name__ == "__main__":
         say("%s failed: %s (all output: less build/bootstrap.log)" % (error.cmd[0], cause(error)))
         sys.exit(1)
     except KeyboardInterrupt:
-        say("interrupted; the next make goes on from here")
+        say("interrupted; the next make continues from here")
         sys.exit(130)

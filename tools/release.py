@@ -1,8 +1,8 @@
-"""Builds the wheel and the sdist into dist/ and checks the wheel as a user gets it: `make release`.
+"""Builds the wheel and the sdist into dist/ and checks the wheel as a user installs it: `make release`.
 
 The wheel is installed into an empty virtual environment, once without an extra and once with each. In each of them every
-front door of the package is tried: one whose extras are there must open, any other must say which extra is missing
-(`MissingDependencyError` with the command that installs it). The locks in requirements/ give the versions.
+front door of the package is tried: a door whose extras are installed must open, any other must name the missing extra
+(`MissingDependencyError` with the command that installs it). The locks in requirements/ determine the versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PYTHON = ROOT / ".venv" / "bin" / "python"
 UV = ROOT / ".venv" / "bin" / "uv"
-COLLECTIONS = {"all", "dev"}  # extras that are made of the others
+COLLECTIONS = {"all", "dev"}  # extras that consist of others
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Door:
 
     code: str
     needs: str = ""
-    quiet: bool = False  # without its extra it does without, on purpose: tried only where the extra is
+    quiet: bool = False  # works without its extra, with less: tried only with it
 
     def opens(self, extras: set[str]) -> bool:
         return set(self.needs.split()) <= extras
 
 
-NOBODY = "127.0.0.1:1"  # nobody listens there: to be told so takes the client
+NOBODY = "127.0.0.1:1"  # nothing listens there; finding that out needs the client
 DOORS = [
     Door("import conquiet; conquiet.Conquiet('memory://').close()"),
     Door("import conquiet.app, conquiet.errors, conquiet.local, conquiet.task, conquiet.testing"),
@@ -83,7 +83,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="conquiet-release-") as folder:
         for extra in ["", *extras()]:
             failures += check(wheel, extra, Path(folder))
-    verdict = f"{failures} failures" if failures else "every door opens, or says what it needs"
+    verdict = f"{failures} failures" if failures else "every door opens, or names what it needs"
     print(f"release: {wheel.relative_to(ROOT)}: {verdict}; {time.monotonic() - begin:.0f} s")
     return 1 if failures else 0
 
@@ -94,7 +94,7 @@ def extras() -> list[str]:
 
 
 def build() -> Path:
-    """The sdist, and the wheel from what is in the sdist."""
+    """Build the sdist, and the wheel from the sdist."""
     shutil.rmtree(DIST, ignore_errors=True)
     command: list[str | Path] = [
         UV,
@@ -113,7 +113,7 @@ def build() -> Path:
 
 
 def check(wheel: Path, extra: str, folder: Path) -> int:
-    """The number of doors that are not as they should be with that one extra."""
+    """The number of doors that fail with only that extra."""
     begin = time.monotonic()
     home = folder / (extra or "none")
     python = home / "bin" / "python"
@@ -122,7 +122,7 @@ def check(wheel: Path, extra: str, folder: Path) -> int:
     locks = [part for lock in ("core", "spark") for part in ("-c", f"requirements/{lock}.txt")]
     install: list[str | Path] = [UV, "pip", "install", "-q", "--python", python, *locks, wanted]
     subprocess.run(install, check=True, cwd=ROOT)
-    # Isolated (-I): neither the checkout nor PYTHONPATH stand in for what the wheel lacks.
+    # Isolated (-I): neither the checkout nor PYTHONPATH can supply what the wheel lacks.
     tried = subprocess.run([python, "-I", __file__, "--try-doors", extra], cwd=home)
     failures = tried.returncode + command_fails(home / "bin" / "conquiet", extra)
     shutil.rmtree(home)
@@ -131,7 +131,7 @@ def check(wheel: Path, extra: str, folder: Path) -> int:
 
 
 def command_fails(program: Path, extra: str) -> bool:
-    """Whether the command does not answer as it should: its version, or what it needs."""
+    """Whether the command fails to print its version, or the extra that it needs."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True)
     version = re.fullmatch(r"\d+\.\d+\S*\n", done.stdout) is not None
     fails = not version if extra == "cli" else 'pip install "conquiet[cli]"' not in done.stderr
@@ -141,7 +141,7 @@ def command_fails(program: Path, extra: str) -> bool:
 
 
 def try_doors(extra: str) -> int:
-    """In the virtual environment of that extra: the number of doors that are not as they should be."""
+    """Runs in the virtual environment of that extra: the number of doors that fail."""
     failures = 0
     for door in DOORS:
         if door.opens({extra}) or not door.quiet:
@@ -151,15 +151,15 @@ def try_doors(extra: str) -> int:
 
 def as_it_should_be(door: Door, extra: str) -> bool:
     for name in [name for name in sys.modules if name.partition(".")[0] == "conquiet"]:
-        del sys.modules[name]  # each door is tried as the first
+        del sys.modules[name]  # each door is tried in a fresh state
     try:
         exec(door.code, {})  # noqa: S102 - the code of DOORS, above
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is judged
+    except Exception as error:  # noqa: BLE001 - every exception is judged
         said = [base.__name__ for base in type(error).__mro__]
         if door.opens({extra}):
             good = (
                 "StoreUnavailableError" in said or "QueueConnectionError" in said
-            )  # by the client, of NOBODY
+            )  # raised by the client, about NOBODY
         else:
             missing = set(door.needs.split()) - {extra}
             good = "MissingDependencyError" in said and any(

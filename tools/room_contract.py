@@ -1,12 +1,12 @@
 """The import contract of the rooms, as a contract type of import-linter.
 
-The contract types that come with import-linter name what is forbidden. This one names what is allowed, in two tables of
-pyproject.toml, and keeps them tight: a permission that no import uses breaks the contract, too.
+The contract types of import-linter list what is forbidden. This one lists what is allowed, in tables of pyproject.toml, and
+keeps them tight: an unused permission also breaks the contract.
 
-rooms     A row is a room: a folder or a root file of the package, or a folder inside one that is a room of its own
-          ("reconcile.spark"). Inside a room everything may import everything. Across rooms only the doors in the row may
-          be imported: a room itself (its `__init__`), or a module that its row names with its path ("queue.wire").
-shared    Doors that every room may import, apart from the shared rooms themselves.
+rooms     A row is a room: a folder or a root file of the package, or a folder inside a room that is itself a room
+          ("reconcile.spark"). Inside a room everything may import everything. From other rooms, only the doors in its row
+          may be imported: a room itself (its `__init__`), or a module given by its path ("queue.wire").
+shared    Doors that every room may import, except the shared rooms themselves.
 packages  Third-party packages, by the room, folder or module that may import them; rows add up along the path.
 """
 
@@ -50,7 +50,7 @@ class RoomsContract(Contract):
 
 
 class _Judge:
-    """Goes through every import once, and remembers which permissions were needed."""
+    """Checks every import once, and records which permissions are used."""
 
     def __init__(self, contract: RoomsContract, graph: ImportGraph, root: str) -> None:
         self._shared: list[str] = list(contract.shared)  # type: ignore[call-overload]
@@ -89,7 +89,7 @@ class _Judge:
         if package in sys.stdlib_module_names:
             return True
         path = self._path(importer).split(".")
-        for length in range(len(path), 0, -1):  # the closest row is the one that is needed
+        for length in range(len(path), 0, -1):  # the most specific row counts as used
             row = ".".join(path[:length])
             if package in self._packages.get(row, ()):
                 self._used.add(("packages", row, package))
@@ -101,17 +101,17 @@ class _Judge:
             for row, allowed in table.items():
                 for one in allowed:
                     if (name, row, one) not in self._used:
-                        yield f"{name}: {row} may import {one}, and nothing does: take it out of the row"
+                        yield f"{name}: {row} may import {one}, but nothing does: remove it from the row"
         for one in self._shared:
             if ("shared", "", one) not in self._used:
-                yield f"shared: nothing imports {one}: take it out"
+                yield f"shared: nothing imports {one}: remove it"
 
     def _path(self, module: str) -> str:
-        """`conquiet.jobs.worker` as the tables call it, `jobs.worker`; the package's own file is `__init__`."""
+        """`conquiet.jobs.worker` as in the tables, `jobs.worker`; the file of the package itself is `__init__`."""
         return module.partition(".")[2] or "__init__"
 
     def _room(self, module: str) -> str | None:
-        """The room that a module lies in: the row with the longest path."""
+        """The room of a module: the row with the longest matching path."""
         path = self._path(module).split(".")
         for length in range(len(path), 0, -1):
             if (row := ".".join(path[:length])) in self._rooms:

@@ -76,7 +76,7 @@ def test_a_half_made_environment_is_made_anew_and_a_missing_network_is_told_in_a
     result = checkout.bootstrap("core", PIP_NO_INDEX="1", PIP_FIND_LINKS="", PIP_CONFIG_FILE=os.devnull)
     assert result.returncode == 1
     lines = result.stderr.splitlines()
-    assert lines[0] == "conquiet: .venv is unfinished or of another Python; making it anew"
+    assert lines[0] == "conquiet: .venv is incomplete or of another Python; creating it again"
     assert lines[-1].startswith(
         "conquiet: could not install core packages: ERROR: No matching distribution found"
     )
@@ -102,7 +102,7 @@ def test_what_is_no_environment_is_left_alone(checkout: Checkout, what: str) -> 
     result = checkout.bootstrap("core")
     assert result.returncode == 1
     assert (
-        result.stderr == "conquiet: .venv is there but is no virtual environment; run: mv .venv .venv.old\n"
+        result.stderr == "conquiet: .venv exists but is not a virtual environment; run: mv .venv .venv.old\n"
     )
     assert checkout.venv.exists()
 
@@ -124,7 +124,7 @@ def test_an_old_python_is_refused_with_a_command(monkeypatch: pytest.MonkeyPatch
 
 def test_a_python_without_ensurepip_is_refused_with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ensurepip", None)
-    with pytest.raises(bootstrap.Stop, match=r"has no ensurepip module, so it cannot make \.venv; run"):
+    with pytest.raises(bootstrap.Stop, match=r"has no ensurepip module, so it cannot create \.venv; run"):
         bootstrap.check_interpreter("make test")
 
 

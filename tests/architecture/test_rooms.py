@@ -125,11 +125,11 @@ def test_what_a_row_allows_is_allowed(copy: Copy, module: str, statement: str) -
 @pytest.mark.parametrize(
     ("row", "wider", "complaint"),
     [
-        ("observe = []", 'observe = ["jobs"]', "rooms: observe may import jobs, and nothing does"),
+        ("observe = []", 'observe = ["jobs"]', "rooms: observe may import jobs, but nothing does"),
         (
             'payload = ["msgspec"]',
             'payload = ["msgspec", "rich"]',
-            "packages: payload may import rich, and nothing does",
+            "packages: payload may import rich, but nothing does",
         ),
         ('shared = ["clock"', 'shared = ["embedded", "clock"', "shared: nothing imports embedded"),
     ],

@@ -85,7 +85,7 @@ def _options(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show where an error comes from.", callback=_set_debug, is_eager=True),
+        typer.Option("--debug", help="Show the traceback of an error.", callback=_set_debug, is_eager=True),
     ] = False,
     config: Annotated[
         str | None,

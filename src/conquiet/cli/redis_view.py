@@ -98,7 +98,7 @@ class RedisLook:
 
     def stale(self, stream: str, group: str, min_idle_ms: int, count: int) -> list[PendingEntry]:
         command = ("XPENDING", stream, group, "IDLE", min_idle_ms, "-", "+", count)
-        reply = self.ask(f"look at what is pending on stream {stream!r}, group {group!r}", *command)
+        reply = self.ask(f"read the pending entries of stream {stream!r}, group {group!r}", *command)
         return [
             PendingEntry(entry.decode(), name_of(consumer), idle, deliveries)
             for entry, consumer, idle, deliveries in reply

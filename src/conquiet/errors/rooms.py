@@ -82,7 +82,7 @@ class ProcessCallsClosedError(IsolationError, RefusedError):
 
 
 class RemoteCallError(IsolationError):
-    """The call raised inside its child process; `error_type` and `remote_traceback` say what and where."""
+    """The call raised inside its child process; `error_type` and `remote_traceback` show what and where."""
 
     def __init__(self, error_type: str, message: str, remote_traceback: str = "") -> None:
         super().__init__(f"{error_type}: {message}" if message else error_type)
@@ -108,11 +108,11 @@ class FlowError(ConquietError):
 
 
 class ForeignError(ConquietError):
-    """Code that the command was told to run (a handler, a Spark job) failed; its exception is the cause."""
+    """Code that the command runs (a handler, a Spark job) failed; its exception is the cause."""
 
 
 class JobError(ConquietError):
-    """The leased job store could not do what it was asked."""
+    """An operation of the leased job store failed."""
 
 
 class JobConfigError(JobError, ConfigError, ValueError):
@@ -186,7 +186,7 @@ class StagingLostError(LostError):
 
 
 class ReconcileError(ConquietError):
-    """The reconciliation could not do what it was asked."""
+    """An operation of the reconciliation failed."""
 
 
 class ReconcileConfigError(ReconcileError, ConfigError, ValueError):
@@ -239,7 +239,7 @@ class PlatformAuthError(PlatformError):
 
 
 class LocalQueueError(ConquietError):
-    """The in-process queue could not do what it was asked. Nothing was enqueued."""
+    """An operation of the in-process queue failed. Nothing was enqueued."""
 
 
 class LocalConfigError(LocalQueueError, ConfigError, ValueError):
@@ -263,7 +263,7 @@ class QueueShutdownError(LocalQueueError, RefusedError):
 
 
 class QueueError(ConquietError):
-    """The Redis Streams queue could not do what it was asked; nothing was retried."""
+    """An operation of the Redis Streams queue failed; nothing was retried."""
 
 
 class QueueConfigError(QueueError, ConfigError, ValueError):

@@ -1,6 +1,6 @@
-"""For tests, ours and yours: calls of an app that run where they are made, and clocks that need no real time.
+"""For tests, ours and yours: inline calls of an app, and clocks that need no real time.
 
-In a package of its own, because it needs pytest: `store_suite`, the tests that every job store must pass.
+`store_suite`, the tests that every job store must pass, is a separate package because it needs pytest.
 """
 
 from conquiet.testing.autojump import AutojumpClock

@@ -1,4 +1,4 @@
-"""Virtual time for threads: a clock that jumps when, and only when, everybody waits for it."""
+"""Virtual time for threads: a clock that jumps if and only if all threads wait on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conquiet.flow import THREADS, Threads
 
 __all__ = ["AutojumpClock"]
 
-_SHORTEST = 0.00005  # real seconds between two looks at the others
+_SHORTEST = 0.00005  # real seconds between two checks of the other threads
 _LONGEST = 0.0005
 
 
@@ -23,14 +23,14 @@ class AutojumpClock:
         with AutojumpClock() as clock:
             report = task.consume_transactions(connector, policy, clock=clock)
 
-    Code under test that "takes five seconds" calls `clock.sleep(5)`. When every thread that takes part waits on
-    this clock, it jumps to the earliest time that one of them waits for. Those that take part are the thread that
-    made the clock and every thread on which flows run something (a child beside, a call under a time limit) since
-    then. It is exact, not a guess: a thread that runs, or that has been woken and not gone on yet, holds the clock.
+    Code under test that "takes five seconds" calls `clock.sleep(5)`. When every participating thread waits on this
+    clock, it jumps to the earliest deadline. The participants are the thread that created the clock and every thread
+    on which flows have run something since then (a child beside, a call under a time limit). This is exact: a thread
+    that runs, or that was woken and has not resumed yet, stops the clock.
 
-    Leaving the `with` block lets calls that were abandoned at their time limit come to their end. A run that gets
-    stuck (all wait for what nobody will do, or one blocks on something else) raises FlowError after `patience`
-    real seconds.
+    Leaving the `with` block lets calls that were abandoned at their time limit finish. A run that is stuck (all
+    threads wait for something that will not happen, or one blocks on something else) raises FlowError after
+    `patience` real seconds.
     """
 
     def __init__(
@@ -40,11 +40,13 @@ class AutojumpClock:
         self._now = 0.0
         self._patience = patience
         self._threads = threads
-        self._before = threads.started  # jobs up to this one are not ours
+        self._before = threads.started  # earlier calls on threads do not take part
         self._caller = threading.get_ident()
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiter] = {}  # by thread
-        self._moved_at = time.monotonic()  # in real time: when somebody last came, went or was due
+        self._moved_at = (
+            time.monotonic()
+        )  # in real time: when a thread last began to wait, resumed or became due
 
     def time(self) -> float:
         return self._start + self._now
@@ -63,7 +65,7 @@ class AutojumpClock:
         return waiter.woken
 
     def finish(self) -> None:
-        """Wait, on this clock, until nothing runs beside the caller any more."""
+        """Wait, on this clock, until no thread but the caller is running."""
         self._wait(_LastWaiter(self))
 
     def __enter__(self) -> AutojumpClock:
@@ -88,7 +90,7 @@ class AutojumpClock:
                     if self._everybody_waits():
                         self._jump()
                         continue
-                    # Many threads that look often would keep each other, and those that run, from running.
+                    # Many threads that check often would slow down each other and the running ones.
                     longest = _LONGEST * max(1.0, len(self._waiting) / 4)
                     self._check_patience()
                 waiter.doze(pause)
@@ -99,14 +101,14 @@ class AutojumpClock:
                 self._moved_at = time.monotonic()
 
     def _everybody_waits(self) -> bool:
-        # First who takes part, then their parkers: a thread that ends has woken whom it wakes before it is gone.
+        # First the participants, then their parkers: a thread wakes others before it ends.
         threads = (self._caller, *self._threads.busy(self._before))
         if self._rouse() or any(thread not in self._waiting for thread in threads):
             return False
         return any(waiter.deadline < math.inf for waiter in self._waiting.values())
 
     def _rouse(self) -> bool:
-        """Tell those who can go on, who would find it out by themselves a little later; whether there are any."""
+        """Wake the waiters that can resume, earlier than their next check; returns whether there are any."""
         roused = [waiter for waiter in self._waiting.values() if waiter.goes_on(self._now)]
         for waiter in roused:
             waiter.rouse()
@@ -125,18 +127,18 @@ class AutojumpClock:
         what = (
             f"{missing} of them neither wait on it nor end"
             if missing
-            else "none for a time: nobody will go on"
+            else "none with a deadline: none can resume"
         )
-        raise FlowError(f"virtual time stands still at {self._now:g} s: of {len(threads)} threads, {what}")
+        raise FlowError(f"virtual time is stuck at {self._now:g} s: of {len(threads)} threads, {what}")
 
 
 class _Waiter:
-    """One thread in `wait`. Its parker is looked at under the clock's lock only, so no wake is missed or lost."""
+    """One thread in `wait`. Its parker is checked only under the clock's lock, so that no wake is lost."""
 
     __slots__ = ("_alarm", "_parker", "deadline", "woken")
 
     def __init__(self, parker: Parker, deadline: float) -> None:
-        # A bare lock: SimpleQueue.get(timeout=...) may wait for ever if it is held up past its time (CPython).
+        # A bare lock: SimpleQueue.get(timeout=...) may wait for ever if the thread is delayed past the timeout (CPython).
         self._alarm = threading.Lock()
         self._alarm.acquire()
         self._parker = parker

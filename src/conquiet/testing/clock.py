@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """Wall and monotonic time that stand still until `advance`. Whoever waits on it wakes when the time comes."""
+    """Wall and monotonic time that change only by `advance`, which wakes the waiters that are due."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._start = start
@@ -26,13 +26,13 @@ class ManualClock:
         return self._elapsed
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass; waits that end by then are over."""
+        """Let `seconds` pass; waits with a deadline until then end."""
         if seconds < 0:
             raise ValueError(f"time does not go back: advance({seconds!r})")
         self.advance_to(self._elapsed + seconds)
 
     def advance_to(self, monotonic: float) -> None:
-        """Let time pass until `monotonic()` is this; never back. Exact, where adding differences would round."""
+        """Let time pass until `monotonic()` has this value; never backwards. Exact: adding differences would round."""
         with self._lock:
             self._elapsed = max(self._elapsed, monotonic)
             due = [parker for deadline, parker in self._sleepers if deadline <= self._elapsed]
@@ -54,7 +54,7 @@ class ManualClock:
         return _Sleeping(self, (deadline, parker))
 
     def wait_for_sleepers(self, count: int = 1, timeout: float = 10.0) -> None:
-        """Block (in real time) until `count` threads wait on this clock: then it is safe to advance it."""
+        """Block (in real time) until `count` threads wait on this clock and it is safe to advance it."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._sleepers) >= count, timeout):
                 raise TimeoutError(

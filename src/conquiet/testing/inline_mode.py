@@ -1,4 +1,4 @@
-"""Inline mode: a call runs where it is enqueued, through a store in memory and its JSON."""
+"""Inline mode: a call runs where it is enqueued, through an in-memory store and its JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from conquiet.jobs.operations import JobOperations
 
 __all__ = ["inline"]
 
-_LONG = 86_400.0  # seconds: nobody extends these leases, and a test may be stopped in a debugger
+_LONG = 86_400.0  # seconds: these leases are not extended, and a test may be stopped in a debugger
 
 
 @contextmanager
 def inline(app: Conquiet) -> Iterator[None]:
-    """Inside the block every enqueue runs its call at once, through JSON and back; what the call raises is raised.
+    """Inside the block every enqueue runs its call immediately, through JSON and back, and raises what the call raises.
 
-    `app.store` is then a store in memory that records what ran. `connection`, `delay`, `at`, retries and time limits
+    `app.store` is then an in-memory store that records what ran. `connection`, `delay`, `at`, retries and time limits
     have no effect, and a worker of the app refuses to run.
     """
     with open_store("memory://") as memory:
@@ -34,7 +34,7 @@ def inline(app: Conquiet) -> Iterator[None]:
 
 
 class _InlineOperations(JobOperations):
-    """Enqueueing a job claims it, runs it and settles it. What it raises is raised to whoever enqueues it."""
+    """Enqueueing a job claims it, runs it and settles it. The caller gets what the job raises."""
 
     def __init__(self, app: Conquiet, backend: Any) -> None:
         super().__init__(
@@ -76,13 +76,11 @@ class _InlineOperations(JobOperations):
     def claim(
         self, queues: str | Sequence[str], limit: int, lease_ttl: float, worker: str
     ) -> Flow[list[Job]]:
-        raise JobConfigError("inside inline() there is nothing for a worker: calls run where they are made")
+        raise JobConfigError("inside inline() a worker has nothing to do: calls run where they are made")
         yield
 
     def _claimed(self, queue: str, new: NewJob) -> Flow[JobContext]:
-        with (
-            self._lock
-        ):  # between the two, another thread would claim this job. A store in memory does not wait
+        with self._lock:  # otherwise another thread could claim this job. An in-memory store does not block
             queued = yield from super().enqueue(queue, new, None)
             (job,) = yield from super().claim(queue, 1, _LONG, "inline")
         assert job.id == queued.id

@@ -1,4 +1,4 @@
-"""Which calls of a task are queued."""
+"""The queued calls of a task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_SHOWN = 20
 
 
 def enqueued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> list[Job]:
-    """The jobs of a task, in whatever state, whose arguments include these."""
+    """The jobs of a task, in any state, whose arguments include these."""
     return _matching(task, task.parameters.partial(args, kwargs))
 
 
 def assert_enqueued(task: Task[..., Any], /, *args: Any, **kwargs: Any) -> list[Job]:
-    """`enqueued`; AssertionError, with the calls that are there, if it finds none."""
+    """Like `enqueued`, but raises AssertionError with the existing calls if there are none."""
     arguments = task.parameters.partial(args, kwargs)
     found = _matching(task, arguments)
     if not found:
@@ -55,7 +55,7 @@ def _calls(task: Task[..., Any]) -> Iterator[tuple[Job, Mapping[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON: the tuple of *args is a list there."""
+    """`value` as it comes back from JSON: the tuple of *args becomes a list."""
     return list(value) if isinstance(value, tuple) else value
 
 

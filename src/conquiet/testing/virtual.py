@@ -1,4 +1,4 @@
-"""The virtual driver: flows on one thread, in virtual time, the same way every time."""
+"""The virtual driver: runs flows on one thread, in virtual time, deterministically."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _EFFECTS = (Call, Sleep, Beside)
 
 
 class VirtualDriver:
-    """Drives flows without sleeping: when nobody can go on, its clock jumps to the next time somebody can.
+    """Drives flows without sleeping: when no flow can continue, its clock jumps to the next time at which one can.
 
-    A call that returns a generator is driven as a flow of its own, as the asyncio driver awaits an awaitable:
-    that is how a test's call takes (virtual) time. `choose(n)` picks which of n flows that could go on does; the
-    default takes them in turn, a seeded one explores orders, and either way a run can be repeated exactly.
+    A call that returns a generator is driven as a flow, as the asyncio driver awaits an awaitable: in this way a call
+    of a test takes (virtual) time. `choose(n)` picks one of n flows that could continue; the default takes them in
+    turn, a seeded one explores orders, and in both cases a run can be repeated exactly.
     """
 
     def __init__(self, clock: ManualClock | None = None, choose: Callable[[int], int] | None = None) -> None:
@@ -47,7 +47,7 @@ class VirtualDriver:
         self._tie = itertools.count()
 
     def run(self, flow: Flow[T], *, cancel: Cancellation | None = None) -> T:
-        """Drive `flow` to its end, and with it whatever it starts."""
+        """Drive `flow`, and everything that it starts, to its end."""
         child: Child[T] = Child("main")
         if cancel is not None:
             child.cancellation = cancel
@@ -62,7 +62,7 @@ class VirtualDriver:
             else:
                 names = ", ".join(task.name for task in self._parked)
                 raise FlowError(
-                    f"nothing can go on any more; these flows wait for what nobody will do: {names}"
+                    f"no flow can continue; these wait for something that will not happen: {names}"
                 )
         return child.result()
 
@@ -74,7 +74,7 @@ class VirtualDriver:
 
 
 class _Task:
-    """One flow, and on top of it the calls in progress that are flows themselves."""
+    """One flow, and above it the calls in progress that are flows themselves."""
 
     def __init__(self, driver: VirtualDriver, flow: Flow[Any], child: Child[Any]) -> None:
         self.name = child.name
@@ -86,7 +86,7 @@ class _Task:
         child.cancellation.add_waker(self._on_request)
 
     def step(self) -> None:
-        """Go on until this flow has to wait, or has ended."""
+        """Continue until this flow has to wait or has ended."""
         while self._frames:
             steps = self._frames[-1].steps
             try:
@@ -105,7 +105,7 @@ class _Task:
             raise unknown_effect(effect)
         shielded = effect.shield or (
             len(self._frames) > 1 and any(frame.shield for frame in self._frames)
-        )  # nothing shields the first
+        )  # the first frame is never shielded
         if not shielded and self._child.cancellation.take():
             raise Cancelled
         if isinstance(effect, Call):
@@ -131,7 +131,7 @@ class _Task:
             self._driver._at(call.timeout, lambda: self._expire(frame))
 
     def _expire(self, frame: _Frame) -> None:
-        """The time of a call in progress is up: cancel what runs inside it, as asyncio does."""
+        """The time limit of a call in progress has passed: cancel what runs inside it, as asyncio does."""
         if frame in self._frames:
             frame.expired = True
             if self._unpark is not None:
@@ -139,7 +139,7 @@ class _Task:
                 self._unpark(False)
 
     def _leave(self) -> None:
-        """The innermost flow has ended: hand its end to the one below, or to whoever started this task."""
+        """The innermost flow has ended: pass its result to the flow below, or to the starter of this task."""
         frame = self._frames.pop()
         if not self._frames:
             self._child.cancellation.remove_waker(self._on_request)
@@ -159,7 +159,7 @@ class _Task:
 
         def unpark(woken: bool) -> None:
             if self._unpark is not unpark:
-                return  # a timer or a signal that came second
+                return  # a timer or a signal has already unparked it
             self._unpark = None
             for signal in effect.wake:
                 signal.remove_waker(wake)

@@ -14,7 +14,7 @@ __all__ = ["LoopClock", "VirtualLoop"]
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop for tests, where sleeping takes no time:
+    """An event loop for tests in which sleeping takes no time:
 
         async def main() -> ConsumeReport:
             return await task.consume_transactions(connector, policy, clock=LoopClock())
@@ -22,10 +22,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             report = runner.run(main())
 
-    `time()` begins at 0 and stands still while anything is ready; when nothing is, it jumps to the next timer. What
-    runs in executors (`asyncio.to_thread`) is waited for in real time first. Sockets that are ready are served, but
-    one that is not does not hold the time; nor does a thread that nobody told the loop about. A loop that has
-    nothing to wait for any more raises FlowError after `patience` real seconds.
+    `time()` begins at 0 and does not advance while anything is ready; when nothing is, it jumps to the next timer. Calls
+    in executors (`asyncio.to_thread`) are first waited for in real time. Ready sockets are served, but a socket that
+    is not ready does not stop the time, nor does a thread that the loop does not know. A loop with nothing left to
+    wait for raises FlowError after `patience` real seconds.
     """
 
     def __init__(self, *, patience: float = 20.0) -> None:
@@ -44,14 +44,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        await super().shutdown_default_executor()  # without a time limit, which would be over at once
+        await super().shutdown_default_executor()  # without a time limit, which would expire immediately
 
     def _came_back(self, future: asyncio.Future[Any]) -> None:
         self._jumping.outside -= 1
 
 
 class LoopClock:
-    """The running loop's time as a `Clock`, for flows on asyncio. (Those never `wait`: the loop does.)"""
+    """The time of the running loop as a `Clock`, for flows on asyncio. (They never call `wait`: the loop waits.)"""
 
     def __init__(self, start: float = 1_700_000_000.0, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._start = start
@@ -68,7 +68,7 @@ class LoopClock:
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """A selector that lets virtual time pass where a real one would wait."""
+    """A selector that advances virtual time instead of waiting."""
 
     def __init__(self, patience: float) -> None:
         self._real = selectors.DefaultSelector()
@@ -84,7 +84,7 @@ class _JumpingSelector(selectors.BaseSelector):
             ready = self._real.select(self._patience)
             if not ready:
                 raise FlowError(
-                    f"virtual time stands still at {self.now:g} s: the loop waits for nothing that comes"
+                    f"virtual time is stuck at {self.now:g} s: the loop waits for something that does not happen"
                 )
             return ready
         self.now += timeout

@@ -1,4 +1,4 @@
-"""Whether a server of yours keeps what conquiet promises: checks that run in a scratch space on it."""
+"""Checks whether conquiet's guarantees hold on your server, in a scratch space on it."""
 
 from conquiet.verify.findings import Finding, Verdict
 from conquiet.verify.verification import verify

@@ -1,4 +1,4 @@
-"""What goes on beside a check: threads that end with its block, and that nobody logs about."""
+"""Background work of a check: threads that end with its block, without logging."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Without the log: that connections break and workers die is what a check is about."""
+    """Without logging: a check causes broken connections and dead workers deliberately."""
     log = logging.getLogger("conquiet")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -34,13 +34,13 @@ def until(condition: Callable[[], Any], what: str, *, patience: float = _PATIENC
     deadline = monotonic() + patience
     while not condition():
         if monotonic() > deadline:
-            raise TimeoutError(f"{what}: not so after {patience:.0f} s")
+            raise TimeoutError(f"{what}: not true after {patience:.0f} s")
         sleep(0.01)
 
 
 @contextmanager
 def working(worker: JobWorker) -> Iterator[None]:
-    """`worker.run()` on a thread; what it raised comes out at the end."""
+    """Run `worker.run()` on a thread; its exception is raised at the end of the block."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -61,10 +61,10 @@ def working(worker: JobWorker) -> Iterator[None]:
 
 
 class Consumers:
-    """Consumers on threads, each made and run anew whenever a cut connection has ended it."""
+    """Consumers on threads; one that a cut connection has ended is created and run again."""
 
     def __init__(self, *runs: tuple[Callable[[], Any], Callable[[Any], None]]) -> None:
-        """For each, how it is made and how it is run; it has `stop`."""
+        """For each consumer, a function that creates it and one that runs it. A consumer has `stop`."""
         self._over = threading.Event()
         self._running: dict[int, Any] = {}
         self.failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Cancellation of asyncio calls at a place of one's choice: at the first await, at the second, and so on."""
+"""Cancels asyncio calls at a chosen await: at the first, at the second, and so on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _PATIENCE = 30.0
 
 
 async def cancelled(work: Coroutine[Any, Any, Any], nth: int) -> tuple[bool, Any]:
-    """Run `work`, cancelled when it waits for the nth time (from 0).
+    """Run `work` and cancel it when it waits for the nth time (from 0).
 
-    Whether there was such an await, and what the call gave; None if it was cancelled, which it need not be.
+    Returns whether there was such an await, and the result of the call, or None if it was cancelled. A call may complete
+    in spite of the cancellation.
     """
     striking = _CancelledAt(work, nth)
 
@@ -29,12 +30,12 @@ async def cancelled(work: Coroutine[Any, Any, Any], nth: int) -> tuple[bool, Any
     await asyncio.wait([task], timeout=_PATIENCE)
     if not task.done():
         task.cancel()
-        raise TimeoutError(f"a call that was cancelled went on for {_PATIENCE:g} s as if nobody had")
+        raise TimeoutError(f"a cancelled call still ran after {_PATIENCE:g} s")
     return striking.struck, None if task.cancelled() else task.result()
 
 
 class Sweep:
-    """Every call in turn; each at its first await, at its second and so on, until it has no more."""
+    """Cancels each call in turn: at its first await, at its second and so on, until it has no more."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
@@ -44,13 +45,13 @@ class Sweep:
         self.most_awaits = Counter[str]()
 
     def next(self) -> tuple[str, int]:
-        """Which call is next, and at which of its awaits."""
+        """The next call, and the await at which it is cancelled."""
         name = self._names[self._turn % len(self._names)]
         self._turn += 1
         return name, self._places[name]
 
     def note(self, name: str, struck: bool) -> None:
-        """Whether there was such an await."""
+        """Note whether call `name` had that await."""
         if struck:
             self.cancelled += 1
             self._places[name] += 1
@@ -60,7 +61,7 @@ class Sweep:
 
 
 def told(sweep: Sweep) -> str:
-    """What a sweep has found, as a line."""
+    """The result of a sweep, as a line."""
     places = len(list(sweep.most_awaits.elements()))
     return f"{sweep.cancelled} cancelled at {places} awaits of {len(sweep.most_awaits)} calls, 0 lost; {bound(sweep.cancelled)}"
 
@@ -91,5 +92,5 @@ class _CancelledAt:
             try:
                 value = yield waited_for
                 resume = lambda value=value: steps.send(value)  # type: ignore[misc]  # noqa: E731
-            except BaseException as error:  # noqa: BLE001 - handed on to whom it is meant for
+            except BaseException as error:  # noqa: BLE001 - passed on to the coroutine
                 resume = lambda error=error: steps.throw(error)  # type: ignore[misc]  # noqa: E731

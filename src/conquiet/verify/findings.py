@@ -1,4 +1,4 @@
-"""What a check found, and what all of them together say."""
+"""The findings of the checks, and the verdict over all of them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Extent:
-    """How often: jobs or messages per check, processes killed, connections cut, processes paused and (as many again)
-    told to end, asyncio calls cancelled. A fault that shall happen 0 times is left out."""
+    """How much: jobs or messages per check, processes killed, connections cut, processes paused and (the same number)
+    stopped, asyncio calls cancelled. A fault with the number 0 is skipped."""
 
     work: int = 500
     kills: int = 10
@@ -39,8 +39,8 @@ class Extent:
 
 @dataclass(frozen=True)
 class Finding:
-    """`kind` is "kept" (a promise held), "broken", "skipped" (not put to the test, and why), or "note" (a setting of
-    the server, and what it can lose)."""
+    """`kind` is "kept" (a promise holds), "broken", "skipped" (not tested, and why), or "note" (a setting of the server,
+    and what it can lose)."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, and how it is put to the test: `run` returns the figure, or raises."""
+    """A promise and its test: `run` returns the figures, or raises."""
 
     name: str
     run: Callable[[], str]
@@ -66,7 +66,7 @@ class Verdict:
 
 
 class SkippedError(Exception):
-    """This check cannot be made here; says why."""
+    """The check cannot run here; the message is the reason."""
 
 
 class _BrokenPromise(AssertionError):
@@ -79,14 +79,14 @@ def require(holds: bool, what: str) -> None:
 
 
 def asked(count: int, option: str) -> int:
-    """`count`, if that is any."""
+    """`count`, if it is above 0; otherwise the check is skipped."""
     if not count:
-        raise SkippedError(f"{option}=0 was asked for")
+        raise SkippedError(f"{option}=0 was requested")
     return count
 
 
 def judge(history: str | os.PathLike[str], *, fenced: bool) -> None:
-    """By the one checker of histories."""
+    """Check `history`; raises if a rule is broken."""
     found = check(history, fenced=fenced).violations
     if found:
         first = found[0]
@@ -95,12 +95,12 @@ def judge(history: str | os.PathLike[str], *, fenced: bool) -> None:
 
 
 def bound(n: int) -> str:
-    """What `n` trials without a loss cannot exclude, with 95 % confidence: 3/n."""
+    """The rate of loss that `n` trials without a loss cannot exclude, with 95 % confidence: 3/n."""
     return f"95 % bound 3/{n}" + (f" = {3 / n:.1%}" if n >= 3 else ": too few to tell")
 
 
 def examined(checks: list[Check]) -> Iterator[Finding]:
-    """Every check is made, whatever became of those before. What it raises is what it found."""
+    """Run every check, whatever the earlier ones found. An exception is a finding."""
     for one in checks:
         began = perf_counter()
         try:
@@ -109,7 +109,7 @@ def examined(checks: list[Check]) -> Iterator[Finding]:
             kind, detail = "skipped", str(error)
         except _BrokenPromise as error:
             kind, detail = "broken", str(error)
-        except Exception as error:  # noqa: BLE001 - it is the finding
+        except Exception as error:  # noqa: BLE001 - the exception is the finding
             where = traceback.extract_tb(error.__traceback__)[-1].name
             kind, detail = "broken", f"{type(error).__name__} in {where}: {redact(str(error))}"
         yield Finding(one.name, kind, detail, perf_counter() - began)

@@ -1,4 +1,4 @@
-"""asyncio calls on a job store cancelled at every await: each did happen or did not, and nothing is lost."""
+"""asyncio calls on a job store cancelled at every await: each happened entirely or not at all, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from conquiet.verify.recording.jobs import RecordedBackend
 
 __all__ = ["job_cancellations"]
 
-_SHORT = 0.2  # seconds: a lease whose claim may never have been heard of
+_SHORT = 0.2  # seconds: for claims whose answer may be lost
 _LONG = 60.0
-_AFTER = {"ack": JobState.SUCCEEDED, "heartbeat": JobState.IN_FLIGHT}  # the others: Ready
+_AFTER = {"ack": JobState.SUCCEEDED, "heartbeat": JobState.IN_FLIGHT}  # after the other calls: Ready
 
 
 def job_cancellations(store: JobStore, extent: Extent, folder: Path) -> list[Check]:
@@ -44,7 +44,7 @@ def _on_jobs(store: JobStore, cancels: int, path: Path) -> str:
 
 
 class _Jobs:
-    """The calls of an asyncio store, each on a job in a queue of its own."""
+    """The calls of an asyncio store, each on a job in its own queue."""
 
     def __init__(self, store: AsyncJobStore, history: History) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class _Jobs:
         self._backend.end_handling(job)
 
     async def _settle_if_held(self, held: Job, name: str) -> None:
-        """It happened, or it did not; in no case half."""
+        """The call happened entirely or not at all; acknowledge the job if it is still held."""
         found = await self._store.get(held.id)
         after = _AFTER.get(name, JobState.READY)
         require(
@@ -105,7 +105,7 @@ class _Jobs:
             await self._store.ack(held)
 
     async def drain(self) -> None:
-        """Until nothing is left, also of claims that nobody heard the answer of."""
+        """Handle everything that is left, including the jobs of claims whose answer was lost."""
         deadline = asyncio.get_running_loop().time() + _LONG
         left = set(self._queues)
         while left:

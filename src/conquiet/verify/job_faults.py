@@ -1,4 +1,4 @@
-"""What a job store promises when workers die, pause and are told to end, and when their connections break."""
+"""Tests what a job store guarantees when workers die, pause or are stopped, and when their connections break."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, recor
 
 __all__ = ["effects_in", "job_faults"]
 
-_LIVES = 0.4  # seconds of work for every process that is killed
-_SHORT = 1.0  # a lease that is to lapse
-_LONG = 60.0  # and one that is not to
+_LIVES = 0.4  # seconds of work for each process that is killed
+_SHORT = 1.0  # a lease that should expire
+_LONG = 60.0  # and one that should not
 _COMMIT, _ACK = "COMMIT", "SET state = 'Succeeded'"
 _BACKLOG = 20
 _PATIENT = RetrySchedule(base_seconds=0.0)
 
 
 def job_faults(store: JobStore, extent: Extent, folder: Path) -> list[Check]:
-    """For a store whose scratch has the table of effects; histories are written in `folder`."""
+    """Checks of a store whose scratch space has the table of effects; histories are written to `folder`."""
     of = _Faults(store, extent, folder)
     checks = [Check("workers killed -9: nothing lost, no effect twice", of.kills)]
     if store.capabilities.name == "postgresql":
         checks += [Check("connections cut in COMMIT and ack: nothing lost, no effect twice", of.cuts)]
     return [
         *checks,
-        Check("workers paused beyond their lease: what they do then is refused", of.pauses),
-        Check("workers told to end by SIGTERM: what has not begun is given back", of.terms),
+        Check("workers paused beyond their lease: their late calls are refused", of.pauses),
+        Check("workers stopped by SIGTERM: jobs not begun are released", of.terms),
     ]
 
 
@@ -128,7 +128,7 @@ class _Faults:
         )
 
     def terms(self) -> str:
-        """Told to end in the handler of one job, with others in hand: that one is finished, the others go back."""
+        """Stopped in the handler of one job, with others prefetched: that one is finished, the others are released."""
         store, terms = self._store, asked(self._extent.signals, "signals")
         jobs = 4
         with hushed(), History(self._folder / "terms") as history, ExitStack() as stack:
@@ -150,20 +150,20 @@ class _Faults:
                 )
                 require(
                     (stats.succeeded, stats.ready) == (1, jobs - 1),
-                    f"of {jobs - 1} jobs that had not begun {stats.ready} were given back",
+                    f"of {jobs - 1} jobs not begun {stats.ready} were released",
                 )
                 handle, _ = self._handlers(record(opened := open_store(store.dsn), history))
                 with opened:
                     JobWorker(opened, handle, queues=queue, concurrency=1, lease_ttl=_LONG).run_until_idle()
             self._judge(history, [job for _, ids, _ in begun for job in ids])
         return (
-            f"{terms} workers, {terms} jobs finished, {terms * (jobs - 1)} given back, 0 lost; {bound(terms)}"
+            f"{terms} workers, {terms} jobs finished, {terms * (jobs - 1)} released, 0 lost; {bound(terms)}"
         )
 
-    # -- what they have in common --------------------------------------------------------------------------------
+    # -- shared by the checks ------------------------------------------------------------------------------------
 
     def _pause(self, process: WorkerProcess) -> None:
-        """Not with SQLite's only write lock in hand: everybody would have to wait for its end."""
+        """Pause, but not while the process holds SQLite's only write lock: all others would have to wait for it."""
         process.pause()
         while self._store.capabilities.name == "sqlite" and _is_locked(self._store.dsn):
             process.resume()
@@ -182,7 +182,7 @@ class _Faults:
         return ids
 
     def _handlers(self, backend: RecordedBackend) -> tuple[Any, Any]:
-        """One whose effect is in the transaction of its ack, and one without a transaction."""
+        """A handler whose effect is in the transaction of its ack, and one without a transaction."""
         insert = f"INSERT INTO {EFFECTS} (job) VALUES ({self._insert})"  # noqa: S608
 
         def effect(job: Job, context: Any) -> None:
@@ -196,7 +196,7 @@ class _Faults:
         return effect, plain
 
     def _fed(self, history: History, queues: tuple[str, ...], ids: list[str]) -> bool:
-        """Keeps some work there; never done."""
+        """Keep a backlog; always False."""
         if self._left(queues) < _BACKLOG:
             for queue in queues:
                 ids += self._enqueued(history, queue, _BACKLOG)
@@ -208,7 +208,7 @@ class _Faults:
         return sum(one.ready + one.delayed + one.in_flight + one.expired for one in found)
 
     def _judge(self, history: History, ids: list[str], with_effects: str = "") -> None:
-        """By the history, and by what stands in the database; `with_effects` is the only queue that has any."""
+        """Judge by the history and by the database; `with_effects` is the only queue with effects, if given."""
         found = [job for job in map(self._store.get, ids) if job is not None]
         require(len(found) == len(ids), f"{len(ids) - len(found)} of {len(ids)} jobs are gone")
         add_unwritten(self._store, history, ids)
@@ -223,7 +223,7 @@ class _Faults:
 
 
 def effects_in(store: JobStore) -> list[str]:
-    """Ids of jobs in the table of effects, read by a job of its own."""
+    """The ids of jobs in the table of effects, read by another job."""
     found: list[str] = []
 
     def read(job: Job, context: Any) -> None:

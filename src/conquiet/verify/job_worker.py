@@ -25,7 +25,7 @@ class _ToldWorker(JobWorker):
 
 
 def work_on_jobs(order: dict[str, Any], owner: Owner) -> None:
-    """The effect is a row, in the transaction of the acknowledgement: it must be there once."""
+    """The effect is a row, in the transaction of the acknowledgement: it must exist exactly once."""
     dsn, held = order["dsn"], order["held"]
     insert = f"INSERT INTO {EFFECTS} (job) VALUES ({'?' if dsn.startswith('sqlite') else '%s'})"  # noqa: S608
     retry = RetrySchedule(base_seconds=0.01, max_seconds=0.05)

@@ -1,4 +1,4 @@
-"""The promises of a job store, put to the test on a store of its own."""
+"""Tests the promises of a job store, on a store that is used for nothing else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from conquiet.verify.job_worker import EFFECTS
 __all__ = ["job_checks", "open_for_checks"]
 
 _HOSTILE = {"text": "ünï\u0000\u202e'; DROP TABLE x; --", "number": 2**62, "nested": [None, {"a": -0.5}]}
-_SHORT = 0.3  # seconds: a lease that is to lapse
-_BEATEN = 1.0  # and one that is not to
+_SHORT = 0.3  # seconds: a lease that should expire
+_BEATEN = 1.0  # and one that should not
 
 
 def open_for_checks(dsn: str) -> JobStore:
@@ -26,11 +26,11 @@ def open_for_checks(dsn: str) -> JobStore:
 
 
 def job_checks(store: JobStore, work: int) -> list[Check]:
-    """The checks that need no faults, for a store that is used for nothing else."""
+    """The checks without faults, for a store that is used for nothing else."""
     of = _Checks(store, work)
     checks = [
-        Check("what is enqueued comes back as it was", of.round_trip),
-        Check("one valid lease per job, however many claim at once", of.one_lease),
+        Check("what is enqueued comes back unchanged", of.round_trip),
+        Check("one valid lease per job, however many claim it", of.one_lease),
         Check("a stale worker cannot finish a job", of.fencing),
         Check("a heartbeat keeps a lease alive", of.heartbeat),
         Check("the job of a dead worker runs again", of.rescue),
@@ -51,14 +51,16 @@ class _Checks:
         store.enqueue("round-trip", _HOSTILE, id="first", priority=1)
         ids = store.enqueue_many("round-trip", [{"n": n} for n in range(100)])
         found = [job for _ in range(101) for job in store.claim("round-trip")]
-        require([job.id for job in found] == ["first", *ids], "jobs came in another order, or not all")
+        require(
+            [job.id for job in found] == ["first", *ids], "jobs came in another order, or some are missing"
+        )
         require(found[0].payload == _HOSTILE, "a payload came back changed")
         store.ack_many(found)
         require(
             store.stats("round-trip")["round-trip"].succeeded == 101,
             "not all acknowledged jobs are Succeeded",
         )
-        return "101 jobs, in their order"
+        return "101 jobs, in order"
 
     def one_lease(self) -> str:
         store = self._store
@@ -77,7 +79,7 @@ class _Checks:
         for thread in threads:
             thread.join()
         twice = [job for job, times in taken.items() if times > 1]
-        require(not twice, f"{len(twice)} jobs were leased to two at once")
+        require(not twice, f"{len(twice)} jobs were leased to two claimants")
         require(
             len(taken) == self._jobs, f"{self._jobs - len(taken)} of {self._jobs} jobs were never claimed"
         )
@@ -106,14 +108,14 @@ class _Checks:
         for _ in range(6):
             _wait(_BEATEN / 4)
             job = store.heartbeat(job)
-        require(not store.claim("beats"), "a job with a living lease was given to another")
+        require(not store.claim("beats"), "a job with a valid lease was given to another worker")
         store.ack(job)
         return "held for longer than its lease"
 
     def rescue(self) -> str:
         began = SYSTEM_CLOCK.monotonic()
         store, _, successor = self._taken_over("rescued")
-        require(successor.retries == 0, "an expired lease used up a retry")
+        require(successor.retries == 0, "an expired lease consumed a retry")
         store.ack(successor)
         return f"after {SYSTEM_CLOCK.monotonic() - began:.2f} s, with a lease of {_SHORT} s"
 
@@ -151,11 +153,11 @@ class _Checks:
         self._run(store, "half", half)
         require(attempts == 2, f"the job ran {attempts} times, not twice")
         found = effects_in(store)
-        require(found == ["half"], f"the effect is there {len(found)} times, not once")
+        require(found == ["half"], f"the effect exists {len(found)} times, not once")
         return "an effect whose handler failed was rolled back"
 
     def _taken_over(self, queue: str) -> tuple[JobStore, Job, Job]:
-        """A job whose first lease lapsed, and which another has now."""
+        """A job whose first lease expired, and which another worker has claimed."""
         store = self._store
         store.enqueue(queue, {})
         (job,) = store.claim(queue, lease_ttl=_SHORT, worker="first")
@@ -163,7 +165,7 @@ class _Checks:
             _wait(_SHORT / 3)
             if found := store.claim(queue, lease_ttl=60, worker="second"):
                 return store, job, found[0]
-        raise TimeoutError("the lease of a dead worker never lapsed")
+        raise TimeoutError("the lease of a dead worker never expired")
 
     def _run(self, store: JobStore, queue: str, handler: Any) -> None:
         store.enqueue(queue, {})

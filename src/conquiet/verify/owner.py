@@ -1,7 +1,7 @@
-"""What the worker processes of a verification share: they are told what to do by standard input.
+"""What the worker processes of a verification share: they get their orders on standard input.
 
-The first line is the order, in JSON. A process that is `held` says `at <id>` in each handler and goes on when it is
-told the id; one that is not says `begun`, once. `stop` is what it says to SIGTERM, and its counts are its last line.
+The first line is the order, in JSON. A `held` process prints `at <id>` in each handler and continues when it reads that
+id; another prints `begun`, once. On SIGTERM it prints `stop`; its last line has its counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["PLACES", "Owner", "obey"]
 
-PLACES = 2  # at a time, in a process that is not held
+PLACES = 2  # concurrent handlers in a process that is not held
 
 
 class Owner:
@@ -41,7 +41,7 @@ class Owner:
             self.say("begun")
 
     def take_time(self, order: Mapping[str, Any], about: str) -> None:
-        """In a handler: until the owner says to go on, or for a moment."""
+        """In a handler: wait until the owner lets it continue, or sleep for a moment."""
         if order["held"]:
             self.hold(about)
         else:

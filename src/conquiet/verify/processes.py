@@ -1,4 +1,4 @@
-"""Worker processes as their owner sees them: started, listened to, killed, paused, told to end."""
+"""Worker processes from the side of their owner: started, read from, killed, paused, stopped."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from conquiet.errors import redact
 
 __all__ = ["WorkerProcess", "kill_until"]
 
-_LIVES = 0.4  # seconds that a process works, about, before it is killed
+_LIVES = 0.4  # seconds that a process works, at most, before it is killed
 _PATIENCE = 60.0
 
 
 class WorkerProcess:
-    """A process of `job_worker` or `stream_worker`, as the order has it; it does not outlive its block."""
+    """A process of `job_worker` or `stream_worker`, depending on the order; it ends with its block."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         module = "job_worker" if order["work"] == "jobs" else "stream_worker"
-        # The order goes by standard input: a DSN may hold a password, and arguments are for all to see.
+        # The order is sent on standard input: a DSN may contain a password, and all users can see arguments.
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"conquiet.verify.{module}"],
             stdin=subprocess.PIPE,
@@ -41,7 +41,7 @@ class WorkerProcess:
         self._tell(json.dumps(order))
 
     def next_line(self, seconds: float) -> str | None:
-        """The next thing it says; None if it says nothing for so long, or has ended."""
+        """Its next line; None if there is none within `seconds`, or it has ended."""
         assert self._process.stdout is not None
         deadline = monotonic() + seconds
         while b"\n" not in self._heard:
@@ -55,23 +55,23 @@ class WorkerProcess:
         return line.decode()
 
     def wait_for(self, line: str) -> None:
-        """It may say other things first: a lease that lapsed on a slow machine brings a job back to it."""
+        """Other lines may come first: on a slow machine a lease may expire, and the process gets the job again."""
         deadline = monotonic() + _PATIENCE
         said: str | None = ""
         while said != line:
             said = self.next_line(deadline - monotonic())
             if said is None:
-                raise RuntimeError(f"a worker process did not say {line!r}{self._why()}")
+                raise RuntimeError(f"a worker process did not print {line!r}{self._why()}")
 
     def go_on(self, about: str) -> None:
-        """With the job or message of this id."""
+        """Let it continue with the job or message of this id."""
         self._tell(about)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def pause(self) -> None:
-        """Stop it, and wait until it stands."""
+        """Send SIGSTOP, and wait until it is stopped."""
         self.send(signal.SIGSTOP)
         if hasattr(os, "waitid"):  # not on every Unix
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -80,7 +80,7 @@ class WorkerProcess:
         self.send(signal.SIGCONT)
 
     def end(self) -> dict[str, Any]:
-        """Wait for its end, in order; what it counted."""
+        """Wait for its regular end; returns its counts."""
         said, line = None, self.next_line(_PATIENCE)
         while line is not None:
             said, line = line, self.next_line(_PATIENCE)
@@ -126,8 +126,10 @@ def kill_until(
     feed: Callable[[], None],
     patience: float = 120.0,
 ) -> None:
-    """Two worker processes, one of which is killed -9 every now and then and replaced, until that was done `kills` times
-    and nothing is `left`. Only a process that has begun to work is killed; `feed` brings more if there is too little."""
+    """Run two worker processes and repeatedly kill -9 and replace one, until `kills` were killed and nothing is `left`.
+
+    Only a process that has begun to work is killed; `feed` adds work if there is too little.
+    """
     killed, deadline = 0, monotonic() + patience
     with ExitStack() as stack:
         workers = [stack.enter_context(WorkerProcess(order)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The way to somebody's server, by way of a proxy that can cut it."""
+"""Connections to a server through a proxy that can cut them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from conquiet.verify.proxy import Address, PostgresFraming, Proxy, RedisFraming
 
 __all__ = ["through_postgres", "through_redis"]
 
-_TLS = "the connection is encrypted, and the proxy that would cut it cannot look into TLS"
+_TLS = "the connection is encrypted, and the proxy that would cut it cannot read TLS"
 _KEPT_BY_REDIS = ("db", "username", "password", "protocol", "client_name")
-# Where to, and what only makes sense there.
+# The address, and options that are only valid with it.
 _LEFT_TO_POSTGRES = (
     "host",
     "hostaddr",
@@ -28,15 +28,17 @@ _LEFT_TO_POSTGRES = (
 
 @contextmanager
 def through_postgres(dsn: str) -> Iterator[tuple[Proxy, str]]:
-    """A proxy, and the DSN of the same database by way of it."""
+    """A proxy, and the DSN of the same database through it."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
     with psycopg.connect(dsn, connect_timeout=10) as connection:
-        # Asked, not read from the DSN: environment, password files and several hosts have had their say by now.
+        # Asked, not read from the DSN: the environment, password files and several hosts also count.
         info = connection.info
         if connection.pgconn.ssl_in_use:
-            raise SkippedError(f"{_TLS}; with sslmode=disable, on a network that you trust, it can be made")
+            raise SkippedError(
+                f"{_TLS}; with sslmode=disable, on a network that you trust, the check can run"
+            )
         host, port = info.hostaddr or info.host, info.port
         known = {"user": info.user, "password": info.password, "dbname": info.dbname}
     target: Address = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
@@ -60,14 +62,14 @@ def through_postgres(dsn: str) -> Iterator[tuple[Proxy, str]]:
 
 @contextmanager
 def through_redis(redis: Any) -> Iterator[tuple[Proxy, Any]]:
-    """A proxy, and another client of the same server by way of it."""
+    """A proxy, and another client of the same server through it."""
     from redis.connection import SSLConnection, UnixDomainSocketConnection
 
     from conquiet.queue import connect  # here: a job store is verified without redis-py
 
     pool = redis.connection_pool
     if issubclass(pool.connection_class, SSLConnection):
-        raise SkippedError(f"{_TLS}; with redis://, on a network that you trust, it can be made")
+        raise SkippedError(f"{_TLS}; with redis://, on a network that you trust, the check can run")
     settings = pool.connection_kwargs
     target: Address = (settings.get("host", "localhost"), settings.get("port", 6379))
     if issubclass(pool.connection_class, UnixDomainSocketConnection):

@@ -1,4 +1,4 @@
-"""A scratch space on the server to verify in: nothing else on it is touched, and everything made in it is removed."""
+"""A scratch space on the server: nothing else on the server is touched, and everything in it is removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StreamScratch", "store_scratch", "stream_scratch"]
 
 @contextmanager
 def store_scratch(dsn: str) -> Iterator[str]:
-    """A DSN of the same server: a schema of its own on PostgreSQL, a file of its own beside the one of SQLite."""
+    """A DSN on the same server: a new schema on PostgreSQL, a new file next to the given one on SQLite."""
     if misread := misread_url(dsn):
         raise JobConfigError(f"{redact_dsn(dsn)!r} cannot be verified: {misread}")
     scheme = dsn.partition(":")[0]
@@ -38,7 +38,7 @@ def store_scratch(dsn: str) -> Iterator[str]:
 
 
 class StreamScratch:
-    """Keys of its own on a Redis server, all of which begin with `conquiet-verify-`."""
+    """Keys on a Redis server that begin with `conquiet-verify-`."""
 
     def __init__(self, redis: Any, url: str) -> None:
         self.redis = redis
@@ -52,7 +52,7 @@ class StreamScratch:
         return made
 
     def clear(self) -> None:
-        """Only what was named here: to look for keys would be work for a server that holds millions of others."""
+        """Delete only the keys named here: a search would be expensive on a server with millions of keys."""
         with _translating(f"remove the keys {self._prefix}-* of this verification"):
             for key in sorted(self._keys):
                 self.redis.delete(key)
@@ -103,10 +103,10 @@ def _schema(dsn: str) -> Iterator[str]:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
         except psycopg.errors.InsufficientPrivilege:
             raise StoreUnavailableError(
-                "this user may not create a schema to verify in: GRANT CREATE ON DATABASE … TO …"
+                "this user may not create a schema for the verification: GRANT CREATE ON DATABASE … TO …"
             ) from None
         except psycopg.Error as error:
-            raise refused("no schema to verify in could be made", error) from error
+            raise refused("no schema for the verification could be created", error) from error
         try:
             yield f"{dsn}{'&' if '?' in dsn else '?'}options={quote(f'-csearch_path={name}')}"
         finally:
@@ -114,7 +114,7 @@ def _schema(dsn: str) -> Iterator[str]:
                 connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(name)))
             except psycopg.Error as error:
                 what = (
-                    f"the schema of this verification was left there (DROP SCHEMA {name} CASCADE removes it)"
+                    f"the schema of this verification could not be removed (run DROP SCHEMA {name} CASCADE)"
                 )
                 raise refused(what, error) from error
     finally:

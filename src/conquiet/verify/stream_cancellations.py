@@ -1,4 +1,4 @@
-"""asyncio calls on a Redis stream cancelled at every await: each did happen or did not, and nothing is lost."""
+"""asyncio calls on a Redis stream cancelled at every await: each happened entirely or not at all; nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stream_cancellations(scratch: StreamScratch, extent: Extent, folder: Path) -
 
 def _on_streams(scratch: StreamScratch, cancels: int, path: Path) -> str:
     asked(cancels, "cancels")
-    # 1 ms: a hold here is nobody's for long, as everything is claimed at once.
+    # 1 ms: holds are short, because the check claims everything immediately.
     config = QueueConfig(scratch.key("cancelled"), GROUP, "cancelled", block_ms=1_000, claim_idle_ms=1)
 
     async def main() -> Sweep:

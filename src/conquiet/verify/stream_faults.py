@@ -1,4 +1,4 @@
-"""What the queue promises when consumers die, pause and are told to end, and when connections break."""
+"""Tests what the queue guarantees when consumers die, pause or are stopped, and when connections break."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from conquiet.verify.stream_worker import GROUP
 
 __all__ = ["stream_faults"]
 
-_LIVES = 0.4  # seconds of work for every process that is killed
-_IDLE_MS = 500  # after which a message is somebody else's
+_LIVES = 0.4  # seconds of work for each process that is killed
+_IDLE_MS = 500  # after which another consumer may claim a message
 _LONG_MS = 60_000
 _BACKLOG = 20
 
 
 def stream_faults(scratch: StreamScratch, extent: Extent, folder: Path) -> list[Check]:
-    """Histories are written in `folder`."""
+    """Histories are written to `folder`."""
     of = _Faults(scratch, extent, folder)
     return [
         Check("consumers killed -9: nothing lost", of.kills),
         Check("connections cut in XADD and XACK: nothing lost", of.cuts),
-        Check("consumers paused until others took over: what they do then is refused", of.pauses),
-        Check("consumers told to end by SIGTERM: nothing more is taken, nothing left half done", of.terms),
+        Check("consumers paused until others took over: their late acknowledgements are refused", of.pauses),
+        Check("consumers stopped by SIGTERM: nothing more is taken, nothing is left half done", of.terms),
     ]
 
 
@@ -76,7 +76,7 @@ class _Faults:
         return f"{total} messages, {kills} kills, 0 lost, {again} delivered again; {bound(kills)}"
 
     def cuts(self) -> str:
-        """A cut XADD is in the stream, or not. This producer sends it again, and so it may be there twice."""
+        """The entry of a cut XADD may be in the stream. This producer sends it again, so it may be there twice."""
         cuts = asked(self._extent.cuts, "cuts")
         stream = self._scratch.key("cut")
         handled: Counter[int] = Counter()
@@ -97,7 +97,7 @@ class _Faults:
             producer = RecordedQueue(behind, self._config(stream, "producer"), history)
 
             def feed() -> bool:
-                """Keeps some work there; never done."""
+                """Keep a backlog; always False."""
                 nonlocal told
                 for _ in range(_BACKLOG if self._left(direct) < _BACKLOG else 0):
                     try:
@@ -150,7 +150,7 @@ class _Faults:
         return f"{pauses} pauses, {pauses} taken over, {pauses} late ack_if_owner refused; {bound(pauses)}"
 
     def terms(self) -> str:
-        """Told to end in the handler of one message, with others in the stream: that one is finished, no other taken."""
+        """Stopped in the handler of one message, with others in the stream: that one is finished, no other is taken."""
         terms = asked(self._extent.signals, "signals")
         messages = 3
         for number in range(terms):
@@ -174,13 +174,15 @@ class _Faults:
                     counts["handled"] == 1, f"{counts['handled']} messages were handled, not the one begun"
                 )
                 require(stats.pending == 0, f"{stats.pending} messages were left pending")
-                require(stats.lag in (None, messages - 1), f"{stats.lag} of {messages - 1} are still to come")
+                require(
+                    stats.lag in (None, messages - 1), f"{stats.lag} of {messages - 1} are not yet delivered"
+                )
                 with Consumers(self._reader(stream, history, lambda message: None)):
                     until(partial(self._is_done, queue), "the rest is handled")
             judge(history.path, fenced=False)
         return f"{terms} consumers, {terms} messages finished, 0 pending, 0 lost; {bound(terms)}"
 
-    # -- what they have in common --------------------------------------------------------------------------------
+    # -- shared by the checks ------------------------------------------------------------------------------------
 
     def _config(self, stream: str, name: str) -> QueueConfig:
         return QueueConfig(stream, GROUP, name, block_ms=100, claim_idle_ms=_IDLE_MS)

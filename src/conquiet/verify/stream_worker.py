@@ -33,7 +33,7 @@ class _ToldConsumer(RecordedConsumer):
 
 
 def work_on_messages(order: dict[str, Any], owner: Owner) -> None:
-    """The effect is a count of deliveries, by message."""
+    """The effect counts the deliveries of each message."""
 
     def consume() -> None:
         with connect(order["url"]) as redis, History(order["history"]) as history:
@@ -57,7 +57,7 @@ def work_on_messages(order: dict[str, Any], owner: Owner) -> None:
 
 
 def ack_late(order: dict[str, Any], owner: Owner) -> None:
-    """Reads one message after the other, and acknowledges it if it is still its own when it goes on."""
+    """Read one message after the other, and acknowledge it with `ack_if_owner` when the owner lets it continue."""
     counts = {"acked": 0, "refused": 0}
     with connect(order["url"]) as redis, History(order["history"]) as history:
         config = _config(order)

@@ -1,4 +1,4 @@
-"""The promises of the Redis Streams queue, put to the test on streams of its own."""
+"""Tests the promises of the Redis Streams queue, on streams that are used for nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["StreamChecks"]
 
 
 class StreamChecks:
-    """What needs no faults, on streams in the scratch space."""
+    """The checks without faults, on streams in the scratch space."""
 
     def __init__(self, scratch: StreamScratch, messages: int) -> None:
         self._scratch = scratch
@@ -25,14 +25,14 @@ class StreamChecks:
 
     def checks(self) -> list[Check]:
         return [
-            Check("what is enqueued comes back as it was", self._round_trip),
+            Check("what is enqueued comes back unchanged", self._round_trip),
             Check("a message goes to one consumer of a group", self._one_consumer),
-            Check("unacknowledged stays pending, and can be claimed", self._recovery),
+            Check("an unacknowledged message stays pending and can be claimed", self._recovery),
             Check("a consumer that lost a message cannot acknowledge it", self._fencing),
         ]
 
     def notes(self) -> list[Finding]:
-        """What the server's own settings can lose."""
+        """What can be lost with the settings of the server."""
         return [
             Finding("persistence", "note", _persistence(self._scratch.redis)),
             Finding("memory", "note", _memory(self._scratch.redis)),
@@ -48,11 +48,13 @@ class StreamChecks:
         payloads = [{"n": n, "text": "ünï\u0000\u202e"} for n in range(100)]
         ids = queue.enqueue_many(payloads)
         found = queue.read(1000, 100)
-        require([message.id for message in found] == ids, "messages came in another order, or not all")
+        require(
+            [message.id for message in found] == ids, "messages came in another order, or some are missing"
+        )
         require([message.payload for message in found] == payloads, "a payload came back changed")
         queue.ack_many(found)
         require(queue.backlog_stats().pending == 0, "acknowledged messages are still pending")
-        return "100 messages, in their order"
+        return "100 messages, in order"
 
     def _one_consumer(self) -> str:
         self._queue("shared").enqueue_many([{"n": n} for n in range(self._messages)])
@@ -99,7 +101,7 @@ class StreamChecks:
             queue.ack_if_owner(message)
         except LeaseLostError:
             other.ack_if_owner(claimed)
-            return "ack_if_owner refused the one, accepted the other"
+            return "ack_if_owner refused the old consumer, accepted the new one"
         require(False, "the consumer that lost the message could acknowledge it")
         return ""
 
@@ -107,12 +109,14 @@ class StreamChecks:
 def _persistence(redis: Any) -> str:
     found = _settings(redis, "appendonly", "appendfsync", "save")
     if found is None:
-        return "the server does not say (CONFIG is not allowed): ask whoever runs it for appendonly and appendfsync"
+        return (
+            "unknown (CONFIG is not allowed): ask the operator of the server for appendonly and appendfsync"
+        )
     if found["appendonly"] != "yes":
-        return "appendonly is off: what was acknowledged since the last snapshot is lost with the process"
+        return "appendonly is off: if the process dies, everything since the last snapshot is lost"
     return {
         "always": "appendfsync always: what was acknowledged survives a power cut",
-        "everysec": "appendfsync everysec: a power cut may take the last second and more of what was acknowledged",
+        "everysec": "appendfsync everysec: a power cut may lose what was acknowledged in the last second or more",
     }.get(
         found["appendfsync"],
         f"appendfsync {found['appendfsync']}: the operating system decides what survives",
@@ -122,12 +126,10 @@ def _persistence(redis: Any) -> str:
 def _memory(redis: Any) -> str:
     found = _settings(redis, "maxmemory", "maxmemory-policy")
     if found is None:
-        return "the server does not say (CONFIG is not allowed): maxmemory-policy should be noeviction"
+        return "unknown (CONFIG is not allowed): maxmemory-policy should be noeviction"
     if found["maxmemory"] != "0" and found["maxmemory-policy"] != "noeviction":
-        return (
-            f"maxmemory-policy {found['maxmemory-policy']}: a full server throws streams away; set noeviction"
-        )
-    return "a full server refuses new messages and keeps those it has"
+        return f"maxmemory-policy {found['maxmemory-policy']}: a full server deletes streams; set noeviction"
+    return "a full server refuses new messages and keeps existing ones"
 
 
 def _settings(redis: Any, *names: str) -> dict[str, str] | None:

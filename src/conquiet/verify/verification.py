@@ -1,4 +1,4 @@
-"""All checks that fit a DSN, run in a scratch space on its server."""
+"""Runs all checks that apply to a DSN, in a scratch space on its server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def verify(
     cancels: int = _AS_MUCH_AS_USUAL.cancels,
     tell: Callable[[Finding], Any] = lambda finding: None,
 ) -> Verdict:
-    """Put the promises to the test on the server at `dsn`: without faults, and with those of its clients.
+    """Test the promises on the server at `dsn`, without faults and with faults of its clients.
 
-    A job store (`postgresql://…`, `sqlite:///file.db`) or a Redis server (`redis://…`). What is there is not touched;
-    what the checks make is removed. `work` are jobs or messages per check, `kills` killed processes, `cuts` cut
-    connections, `signals` paused processes and as many that are told to end, `cancels` cancelled asyncio calls. `tell`
-    is called with each finding as it comes. Not for a thread with a running event loop.
+    It is a job store (`postgresql://…`, `sqlite:///file.db`) or a Redis server (`redis://…`). Existing data is not
+    touched; what the checks create is removed. `work` is the number of jobs or messages per check, `kills` of killed
+    processes, `cuts` of cut connections, `signals` of paused and of stopped processes, `cancels` of cancelled asyncio
+    calls. `tell` is called with each finding as it is made. Not for a thread with a running event loop.
     """
     extent = Extent(work, kills, cuts, signals, cancels)
     findings: list[Finding] = []

@@ -44,9 +44,9 @@ def test_a_server_that_forgets_acknowledgements_is_broken(shell: Shell, redis_se
         done = shell("verify", "--dsn", liar.url, "--work", "10", *NO_FAULTS)
     assert (done.code, done.out) == (1, "1 of 4 promises are BROKEN, 5 skipped\n"), done.err
     assert (
-        "BROKEN   what is enqueued comes back as it was: acknowledged messages are still pending" in done.err
+        "BROKEN   what is enqueued comes back unchanged: acknowledged messages are still pending" in done.err
     )
-    assert "skipped  consumers killed -9: nothing lost: kills=0 was asked for\n" in done.err
+    assert "skipped  consumers killed -9: nothing lost: kills=0 was requested\n" in done.err
 
 
 def test_the_sample_in_the_documentation_has_the_checks_that_there_are(

@@ -29,7 +29,7 @@ from tests.mutants.catalogue import MUTANTS
 NO_FAULTS: dict[str, Any] = {"kills": 0, "cuts": 0, "signals": 0, "cancels": 0}
 
 
-SKIPPED = " with sslmode=disable, on a network that you trust, it can be made"
+SKIPPED = " with sslmode=disable, on a network that you trust, the check can run"
 
 
 def cuts_of(store: JobStore, folder: Path, cuts: int) -> Check:
@@ -46,7 +46,7 @@ def test_a_server_that_forgets_what_was_acknowledged_is_found_out(redis_server: 
     with Liar(redis_server.port, "XACK") as liar:
         verdict = verify(liar.url, work=10, **NO_FAULTS)
     assert not verdict.ok
-    assert finding(verdict, "comes back as it was").detail == "acknowledged messages are still pending"
+    assert finding(verdict, "comes back unchanged").detail == "acknowledged messages are still pending"
 
 
 def test_a_server_that_loses_what_was_enqueued_is_found_out_by_its_history(redis_server: RedisServer) -> None:
@@ -157,7 +157,7 @@ def test_kills_that_were_not_made_are_not_kept(tmp_path: Path) -> None:
 def test_what_is_asked_for_0_times_is_left_out(tmp_path: Path) -> None:
     verdict = verify(f"sqlite:///{tmp_path}/jobs.db", work=10, **NO_FAULTS)
     left_out = [one.detail for one in verdict.findings if one.kind == "skipped"]
-    assert left_out == [f"{name}=0 was asked for" for name in ("kills", "signals", "signals", "cancels")]
+    assert left_out == [f"{name}=0 was requested" for name in ("kills", "signals", "signals", "cancels")]
     assert verdict.ok
 
 
@@ -170,7 +170,7 @@ def test_a_proxy_cannot_look_into_tls_and_the_check_says_so(
         verdict = verify(url, work=10, **NO_FAULTS | {"cuts": 5})
     cut = finding(verdict, "connections cut")
     assert (cut.kind, verdict.ok) == ("skipped", True), verdict
-    assert "cannot look into TLS; with redis://" in cut.detail
+    assert "cannot read TLS; with redis://" in cut.detail
 
 
 def test_a_proxy_cannot_look_into_the_tls_of_postgresql(tmp_path: Path) -> None:

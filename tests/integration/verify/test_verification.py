@@ -56,7 +56,7 @@ def test_a_good_store_keeps_every_promise_and_is_left_as_it_was(
     assert re.search(
         r"1 taken over, [1-9] stale settles refused", figures["workers paused beyond their lease"]
     )
-    assert "1 jobs finished, 3 given back, 0 lost" in figures["workers told to end by SIGTERM"]
+    assert "1 jobs finished, 3 released, 0 lost" in figures["workers stopped by SIGTERM"]
     assert "10 cancelled at" in figures["asyncio calls cancelled at every await"]
     with open_store(dsn) as store:
         assert [job.id for job in store.list()] == ["mine"]
@@ -115,11 +115,11 @@ def without_last(jobs: list[Any]) -> list[Any]:
 
 
 BROKEN: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "what is enqueued comes back as it was": (
+    "what is enqueued comes back unchanged": (
         "enqueue_many",
         lambda enqueue: lambda self, queue, items: enqueue(self, queue, without_last(items)),
     ),
-    "one valid lease per job, however many claim at once": (
+    "one valid lease per job, however many claim it": (
         "claim",
         lambda claim: lambda self, queues, **options: 2 * claim(self, queues, **options),
     ),

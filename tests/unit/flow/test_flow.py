@@ -419,7 +419,7 @@ def test_virtual_time_jumps_and_a_deadlock_is_named() -> None:
     def stuck() -> Flow[None]:
         yield Sleep(None, Signal())
 
-    with pytest.raises(FlowError, match="wait for what nobody will do: main"):
+    with pytest.raises(FlowError, match="wait for something that will not happen: main"):
         driver.run(stuck())
 
 

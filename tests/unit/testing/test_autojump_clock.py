@@ -132,7 +132,7 @@ def test_a_thread_on_its_way_to_its_job_holds_the_clock() -> None:
 
 def test_a_run_in_which_all_wait_for_nothing_is_an_error() -> None:
     clock = AutojumpClock(patience=0.05)
-    with pytest.raises(FlowError, match="nobody will go on"):
+    with pytest.raises(FlowError, match="none can resume"):
         clock.wait(Parker(), None)
 
 

@@ -98,7 +98,7 @@ def test_a_socket_that_is_ready_is_served(runner: asyncio.Runner) -> None:
 def test_a_loop_that_waits_for_nothing_is_an_error() -> None:
     loop = VirtualLoop(patience=0.02)
     forever = loop.create_future()
-    with pytest.raises(FlowError, match="stands still at 0 s"):
+    with pytest.raises(FlowError, match="stuck at 0 s"):
         loop.run_until_complete(forever)
     loop.close()
 

@@ -469,7 +469,7 @@ def test_a_batch_tells_of_each_item_and_of_the_rest(history: History) -> None:
 
 def test_a_note_about_one_of_many_says_which(history: History) -> None:
     with (
-        pytest.raises(ValueError, match="ack is about 2 ids: say which one"),
+        pytest.raises(ValueError, match="ack has 2 ids: name one"),
         history.operation("ack", "a", "b") as op,
     ):
         op.ok()
@@ -481,7 +481,7 @@ def test_single_lines_can_be_recorded_by_hand(history: History) -> None:
     assert [phase for phase, *_ in recorded(history)] == ["invoke", "ok"]
     with pytest.raises(ValueError, match="phase is one of"):
         history.record("done", "handle", op=op)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="its end takes it"):
+    with pytest.raises(ValueError, match="its end needs it"):
         history.record("ok", "handle")
 
 
@@ -546,7 +546,7 @@ def test_the_stump_of_a_killed_write_costs_no_other_line(history: History) -> No
 def test_a_file_that_is_no_history_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "other"
     path.write_text(f"\n{line}\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*other is no event of a history"):
+    with pytest.raises(ValueError, match=r"line 2 of .*other is not an event of a history"):
         check(path)
 
 

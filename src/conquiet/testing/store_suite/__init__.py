@@ -1,4 +1,4 @@
-"""The conformance suite of job stores: what ours pass, for whoever writes one.
+"""The conformance suite of job stores: our stores pass it, and so should yours.
 
 Subclass it in a test file, and write one fixture:
 
@@ -7,12 +7,12 @@ Subclass it in a test file, and write one fixture:
     class TestMyStore(StoreSuite):
         @pytest.fixture
         def stores(self, tmp_path):
-            return MySource(tmp_path)      # open(**options), advance(seconds), and perhaps transaction()
+            return MySource(tmp_path)      # open(**options), advance(seconds), and optionally transaction()
 
-`StoreSource` says what the fixture gives. Stores are synchronous; put an asynchronous one behind a front that
-runs its coroutines. They may differ only in what `store.capabilities` declares: the tests ask it, and nothing else.
+`StoreSource` describes what the fixture returns. Stores are synchronous; wrap an asynchronous one in a class that runs
+its coroutines. Stores may differ only in what `store.capabilities` declares: the tests check nothing else.
 
-Each test carries the clauses of the specification that it proves as an attribute `clauses`.
+The attribute `clauses` of a test lists the clauses of the specification that it proves.
 """
 
 import pytest
@@ -58,4 +58,4 @@ class StoreSuite(
     Transactions,
     Waking,
 ):
-    """Every test there is for a job store."""
+    """All tests of a job store."""

@@ -1,4 +1,4 @@
-"""Batches: item by item what the single calls would do."""
+"""Batches: for each item the same result as the single call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Batches"]
 
 
 def _outline(job: Job) -> tuple[object, ...]:
-    """A job without its token and its times."""
+    """The job without its token and its times."""
     attempts = [
         (a.number, a.worker, a.outcome, a.category, a.error_type, a.error_message) for a in job.attempts
     ]

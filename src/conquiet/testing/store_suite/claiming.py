@@ -1,4 +1,4 @@
-"""Claiming: who gets which job, in what order, and what the lease looks like."""
+"""Claiming: which jobs a claim returns, in which order, and with which lease."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Claiming(Fixtures):
         assert job.lease is not None
         assert job.lease.ttl == 5.0
         assert close_to(job.lease.expires_at, given.enqueued_at, 5.0)
-        assert job.lease.worker  # some name of the process
+        assert job.lease.worker  # a name for the process
 
     @proves("J-15")
     def test_each_claim_has_a_ttl_of_its_own(self, store: JobStore, advance: Advance) -> None:

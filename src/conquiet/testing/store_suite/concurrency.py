@@ -1,4 +1,4 @@
-"""Many at once: several stores on the same data, used by several threads each."""
+"""Concurrency: several stores on the same data, each used by several threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 
 def together(stores: list[JobStore], work: Callable[[JobStore, int], T]) -> list[T]:
-    """What each of THREADS threads makes of `work(store, number)`, all begun at the same moment."""
+    """The results of `work(store, number)` on THREADS threads that start at the same moment."""
     ready = threading.Barrier(THREADS)
 
     def begin(number: int) -> T:
@@ -52,7 +52,9 @@ class Concurrency(Fixtures):
             nonlocal left
             mine: list[Job] = []
             end = time.monotonic() + PATIENCE
-            while left > 0:  # a claim may find nothing while others hold what there is, and must ask again
+            while (
+                left > 0
+            ):  # a claim may find nothing while other claims are in progress, and must be repeated
                 assert time.monotonic() < end
                 jobs = store.claim(["a", "b"], limit, lease_ttl=600.0, worker=f"{number}")
                 mine += jobs
@@ -135,7 +137,7 @@ class Concurrency(Fixtures):
 
     @proves("J-12", "J-31")
     def test_work_is_done_once_whoever_does_it(self, crowd: list[JobStore]) -> None:
-        """Enqueueing, claiming, heartbeats, failures, releases and acks all at once, until nothing is left."""
+        """Enqueueing, claiming, heartbeats, failures, releases and acks concurrently, until nothing is left."""
         executions: Counter[str] = Counter()
         lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Enqueueing: what is stored is what was given, once."""
+"""Enqueueing: a job is stored as given, and once."""
 
 from __future__ import annotations
 

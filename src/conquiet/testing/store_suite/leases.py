@@ -1,4 +1,4 @@
-"""Leases: how they are extended, how they lapse, and how often they may."""
+"""Leases: how they are extended, how they expire, and how often they may expire."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Leases(Fixtures):
         held = scene.in_flight(ttl=TTL)
         for _ in range(30):
             scene.advance(TTL / 3)
-            scene.store.heartbeat(held)  # the job as claimed will do: only its token counts
+            scene.store.heartbeat(held)  # the job as claimed is enough: only its token counts
             assert scene.store.claim(QUEUE) == []
         scene.store.ack(held)
         assert scene.job(held.id).lease_expiries == 0

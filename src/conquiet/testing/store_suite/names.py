@@ -1,4 +1,4 @@
-"""Names and numbers: data, so they are stored as they are or refused in plain words, and never SQL."""
+"""Names and numbers: they are stored unchanged or refused with a clear message, and never become SQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = [
 ]
 REFUSED: list[Any] = ["", "a\0b", "x" * 256, "\ud800", "y" * 1_000_000, 7, True, b"bytes", ["list"]]
 
-# (argument, value): each is refused by the call that takes it
+# (argument, value): each is refused by the call
 BAD_JOBS: list[tuple[str, Any]] = [
     *[("priority", value) for value in (True, 1.0, "5", None, 2**31, -(2**31) - 1)],
     *[("delay", value) for value in (-0.001, -1, math.nan, math.inf, True, "1", None, 1e12, 10**400)],
@@ -51,7 +51,7 @@ BAD_LISTS: list[tuple[str, Any]] = [
 
 @contextmanager
 def refused(argument: str, value: object) -> Iterator[Callable[[], str]]:
-    """The block must raise JobConfigError naming the argument; gives its message."""
+    """The block must raise a JobConfigError that names the argument; yields a function that returns its message."""
     error: JobConfigError | None = None
     try:
         yield lambda: str(error)

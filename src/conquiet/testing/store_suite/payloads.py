@@ -1,4 +1,4 @@
-"""Payloads: what comes out equals what went in, and what could not is refused before anything is stored."""
+"""Payloads: a payload comes out equal to what went in, or is refused before anything is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conquiet.testing.store_suite.source import QUEUE, Fixtures, StoreSource, pr
 
 __all__ = ["Payloads"]
 
-LIMIT = 8 * 1024 * 1024  # bytes of JSON, where no other limit is given
+LIMIT = 8 * 1024 * 1024  # bytes of JSON, the default
 
 
 def _nested(levels: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a store remembers: the attempts of a job, why it failed, and what a person can do about it."""
+"""Records: the attempts of a job, why it failed, and how it is retried, discarded or pruned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Records"]
 
 
 class Silent(Exception):
-    """An exception that cannot even be shown."""
+    """An exception whose __str__ raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text for you")
@@ -31,7 +31,7 @@ class Records(Fixtures):
         advance(5.0)
         held = scene.claim(worker="carl", lease_ttl=10.0)  # at 15
         advance(5.0)
-        store.heartbeat(held)  # at 20, so that it lapses at 30
+        store.heartbeat(held)  # at 20, so that it expires at 30
         advance(20.0)
         held = scene.claim(worker="dora", lease_ttl=10.0)  # at 40
         advance(1.0)
@@ -82,7 +82,7 @@ class Records(Fixtures):
         assert retried == scene.job(held.id)
         assert (retried.state, retried.retries, retried.retry_at) == (JobState.READY, 0, None)
         assert (retried.attempts, retried.error) == (failed.attempts, "two")
-        again = scene.claim()  # at once
+        again = scene.claim()  # without delay
         assert again.lease is not None
         assert (again.lease.version, again.max_retries) == (3, 1)
         scene.store.nack(again, "three")

@@ -1,4 +1,4 @@
-"""Settling: what ack, nack and release make of a job, and how often it is retried."""
+"""Settling: the effects of ack, nack and release on a job, and how often it is retried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATER = 1_000_000.0
 
 
 def delay(job: Job) -> float:
-    """What the last nack made the job wait."""
+    """The delay after the last nack."""
     assert job.retry_at is not None
     return (job.retry_at - job.attempts[-1].ended_at).total_seconds()
 
@@ -106,7 +106,7 @@ class Settling(Fixtures):
 
     @proves("J-14")
     def test_delays_are_uniform(self, stores: StoreSource) -> None:
-        """The default source of randomness is the caller's seeded one here; its numbers are used as they come."""
+        """The numbers of the random source, a seeded one here, are used unchanged."""
         seeded, same = random.Random(4), random.Random(4)
         store = stores.open(random=seeded.random, retry=RetrySchedule(base_seconds=10.0))
         store.enqueue_many(QUEUE, [{}] * 400)
@@ -164,7 +164,7 @@ class Settling(Fixtures):
             assert (job.state, job.retries, job.retry_at, job.lease) == (JobState.READY, 0, None, None)
         assert [attempt.outcome for attempt in job.attempts] == ["released"] * 5
         scene.store.nack(scene.claim())
-        assert scene.job(job_id).state is JobState.READY  # the one retry it has
+        assert scene.job(job_id).state is JobState.READY  # this used its one retry
 
     def test_a_release_after_a_retry_keeps_the_retry_and_the_error(self, scene: Scene) -> None:
         held = scene.in_flight(ttl=60.0)

@@ -1,4 +1,4 @@
-"""What the suite needs from whoever runs it, and the steps that its tests share."""
+"""What the suite needs from its user, and the steps that its tests share."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Advance = Callable[[float], None]
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 QUEUE = "orders"
-# Times of one store are compared to this: a clock that runs while a test does may be used as well.
+# The tolerance for times: a store may use a real clock, which runs during a test.
 _SLACK = timedelta(seconds=0.2)
 
 
 class StoreSource(Protocol):
-    """Where a test gets its stores from. All that one source opens share their data, which is empty at first."""
+    """Opens the stores of a test. All stores of one source share their data, which is empty at first."""
 
     def open(self, **options: Any) -> JobStore:
-        """One more store, with these of the options of `open_store`: retry, random, max_lease_expiries, limits."""
+        """Open another store; the options are those of `open_store`: retry, random, max_lease_expiries, limits."""
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for all of them: move the clock that decides leases, or wait."""
+        """Let time pass for all stores: move the clock that leases depend on, or wait."""
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection for `connection=`, in a transaction that the end of the block commits and an exception
-        rolls back. Asked for only where `capabilities.joins_transactions` is true."""
+        """A connection for `connection=`, in a transaction that the end of the block commits and an exception rolls
+        back. Called only if `capabilities.joins_transactions` is true."""
 
 
 def proves(*clauses: str) -> Callable[[Test], Test]:
     """Note which clauses of the specification a test proves, as its attribute `clauses`.
 
-    Not a pytest marker: those would have to be registered wherever the suite is run.
+    Not a pytest marker: markers would have to be registered wherever the suite is used.
     """
 
     def note(test: Test) -> Test:
@@ -50,11 +50,11 @@ def proves(*clauses: str) -> Callable[[Test], Test]:
 
 
 class Fixtures:
-    """The fixtures of the suite. `stores` is the one to write."""
+    """The fixtures of the suite; only `stores` has to be written."""
 
     @pytest.fixture
     def stores(self) -> StoreSource:
-        raise NotImplementedError("write a fixture `stores` that gives a StoreSource, with no jobs in it")
+        raise NotImplementedError("write a fixture `stores` that returns a StoreSource without jobs")
 
     @pytest.fixture
     def store(self, stores: StoreSource) -> JobStore:
@@ -70,25 +70,25 @@ class Fixtures:
 
 
 class Scene:
-    """Brings jobs into a state. Each method gives the job and, where there was one, the last lease of it."""
+    """Brings jobs into a state. Each method returns the job with its last lease, if it had one."""
 
     def __init__(self, store: JobStore, advance: Advance) -> None:
         self.store = store
         self.advance = advance
 
     def claim(self, **options: Any) -> Job:
-        """The one job that is claimable."""
+        """Claim the only claimable job."""
         (job,) = self.store.claim(QUEUE, limit=10, **options)
         return job
 
     def in_flight(self, *, queue: str = QUEUE, ttl: float = 10.0, **options: Any) -> Job:
-        """A new job, leased, and whatever else was claimable with it."""
+        """A new job, leased; other claimable jobs are leased with it."""
         job = self.store.enqueue(queue, {}, **options)
         (held,) = (held for held in self.store.claim(queue, 1000, lease_ttl=ttl) if held.id == job.id)
         return held
 
     def reach(self, state: JobState | None, **options: Any) -> Job:
-        """A job that had a lease and is in `state` now (None: it was removed); the job as that lease knew it."""
+        """A job that had a lease and is now in `state` (None: removed), as it was when it was leased."""
         held = self.in_flight(**options)
         match state:
             case JobState.READY:
@@ -124,7 +124,7 @@ def with_token(job: Job, token: str) -> Job:
 
 @contextmanager
 def unchanged(store: JobStore) -> Iterator[None]:
-    """Every job of the store is, in all its parts, after the block as it was before."""
+    """The block must not change any job of the store."""
     before = store.list(limit=100_000)
     yield
     assert store.list(limit=100_000) == before

@@ -1,4 +1,4 @@
-"""Fencing: whatever is done with a lease that is not the current one is refused, and changes nothing."""
+"""Fencing: every operation with a lease that is not the current one is refused and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transition table, walked: every move in it works, every other pair of state and trigger is refused."""
+"""The transition table: every transition in it works, every other pair of state and trigger is refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _claim_nothing(scene: Scene, held: Job) -> None:
     assert scene.store.claim(QUEUE) == []
 
 
-# For each line of the table: a job that is in its source state and meets its condition, and the trigger pulled.
+# For each line of the table: a job in its source state that meets its condition, and the call that triggers it.
 # The suite opens these stores with max_lease_expiries=2.
 MOVES: dict[tuple[JobState | None, str, JobState | None, str], Steps] = {
     (None, "enqueue", READY, "no job has that id"): (

@@ -1,4 +1,4 @@
-"""The caller's own transaction, for stores that can take part in one; the others say that they cannot."""
+"""The caller's transaction, for stores that can join one; the others refuse it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Transactions(Fixtures):
             return
         with unchanged(scene.store), rolled_back(stores) as connection:
             scene.store.ack(held, connection=connection)
-        scene.store.ack(held)  # the lease is still good
+        scene.store.ack(held)  # the lease is still valid
 
     @proves("J-30", "J-09")
     @pytest.mark.parametrize("staleness", ["reclaimed", "expired", "settled"])

@@ -1,4 +1,4 @@
-"""Waiting for work without asking for it all the time."""
+"""Waiting for work without polling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conquiet.testing.store_suite.source import QUEUE, Fixtures, Scene, StoreSou
 
 __all__ = ["Waking"]
 
-LONG = 20.0  # a wait that must not be sat out
+LONG = 20.0  # a wait that must end early
 SOON = 5.0
 
 

@@ -1,7 +1,7 @@
-"""Histories: what really happened to every message or job, written down by each process, and checked.
+"""Histories: every process records what happens to each message or job, and a checker judges the record.
 
-Each process appends to one file, with one write per step: a line before an operation begins and a line after it
-ended. On one machine the order of the lines is then real time, whoever is killed whenever:
+Each process appends to one file, with one write per step: a line before an operation begins and a line after it ends.
+On one machine the order of the lines is then the real order, even if processes are killed:
 
     history = History("run.history")
     with history.operation("enqueue") as op:
@@ -11,47 +11,47 @@ ended. On one machine the order of the lines is then real time, whoever is kille
     …
     check("run.history").raise_if_broken()
 
-What the checker understands (other names are kept and not judged):
+The operations that the checker knows (others are kept and not judged):
 
 enqueue     ok: the id is in the queue. The id may be known only at the end.
-deliver     ok (or `claim`, the same): the id is held by `holder` from the server's time `at`, and nobody else may
-            get it before `until`. One operation may deliver many ids, or none. Times are the server's own, in one
-            unit for the whole history; `until=math.inf` where a hold never runs out; without times this is not
-            judged. `version` counts the holds of an id.
+deliver     ok (`claim` is the same): `holder` holds the id from the server's time `at`, and no other holder may get it
+            before `until`. One operation may deliver many ids, or none. Times are the server's, in one unit for the
+            whole history; `until=math.inf` if a hold never expires; without times this is not judged. `version`
+            counts the holds of an id.
 handle      from the start of the handler until its effect is durable: ok means committed. A holder that finds the
-            effect done already has handled it too, and says ok.
+            effect already done has handled it too, and records ok.
 heartbeat   ok: the hold lasts until `until`.
-nack, release           ok: the holder gave it back.
-ack, bury, discard      ok: it is done, it has failed for good, it was removed: it is never delivered again. (An id
-                        that starts anew after that, say by a person's retry, is recorded under a new name.)
+nack, release           ok: the holder returned it.
+ack, bury, discard      ok: it is done, it has failed permanently, it was removed: it is never delivered again. (An id
+                        that starts again after that, for example by a manual retry, is recorded under a new name.)
 
-`fail` means that it surely did not happen. `unknown` (a connection lost, an interrupt) and an operation without
-an end (its process was killed) may have happened, and the checker allows for both.
+`fail` means that the operation certainly did not happen. An `unknown` one (a lost connection, an interrupt) and one
+without an end (its process was killed) may have happened; the checker allows for both possibilities.
 
-What is checked, in time and memory proportional to the history; `Violation.kind` says which was broken:
+The rules, checked in time and memory proportional to the history; `Violation.kind` is the name of the broken rule:
 
-lost                 enqueued, and no handle ended ok (once drained)
+lost                 enqueued, and no handle ended ok (if drained)
 undrained            enqueued or delivered, and not acknowledged: no ack (bury, discard) was ok or may have been
-                     (once drained)
-unhandled-ack        acknowledged before any handle of it was ok, whatever came later
-delivered-after-ack  a delivery was asked for (or made, by the server's time) after an ack was ok
+                     (if drained)
+unhandled-ack        acknowledged before any handle of it was ok
+delivered-after-ack  a delivery was requested (or made, by the server's time) after an ack was ok
 handled-after-ack    a holder began to handle under a hold that it had itself acknowledged
-handled-after-release    the same, after it gave the hold back
+handled-after-release    the same, after it released the hold
 never-delivered      handled, or settled with success, by a holder that did not get it
-two-holders          a hold began, by the server's time, before another one's latest `until`, which had not been ended
-version              two holds of one version, or versions against the order of time
-phantom              delivered, and nobody enqueued it
+two-holders          a hold began, by the server's time, before the latest `until` of another hold that had not ended
+version              two holds of one version, or versions in the wrong order of time
+phantom              delivered, but never enqueued
 enqueued-twice       one id enqueued twice
-empty                there is nothing to check
+empty                the history contains nothing to check
 
-and with `fenced=True`, where holders are lease tokens (a stream's consumer names are not: XACK asks nobody's name):
+and with `fenced=True`, if holders are lease tokens (consumer names of a stream are not: XACK does not check the name):
 
-token-reused         a token was given out twice
+token-reused         a token was issued twice
 stale-settle         ack, nack, release, bury or heartbeat was ok after the next holder had it, or past `until`
 
-No violation, but counted as `late_handlers`: a holder that got the item before somebody else's ack and began to
-handle it after. It was paused, it lost its hold, and it cannot know; no queue can prevent that. Its effect must be
-idempotent or fenced, which is for the test of the effect to show.
+Not a violation, but counted as `late_handlers`: a holder that got the item before another holder's ack and began to
+handle it afterwards. It was paused, lost its hold, and cannot know; no queue can prevent that. Its effect must be
+idempotent or fenced, which the test of the effect has to show.
 """
 
 from conquiet.verify.history.checker import check

@@ -21,8 +21,8 @@ def check(
 ) -> Verdict:
     """Judge a history: a file, or its events in order.
 
-    `drained`: the run went on until nothing was left, so everything enqueued must be handled and acknowledged.
-    `fenced`: holders are lease tokens, each given out once, and a stale one must be refused.
+    `drained`: the run continued until nothing was left, so everything enqueued must be handled and acknowledged.
+    `fenced`: holders are lease tokens; each is issued once, and a stale one must be refused.
     """
     if not isinstance(source, str | os.PathLike):
         source = list(source)
@@ -40,7 +40,7 @@ def check(
 
 
 class _Item:
-    """What is known of one id. Numbers are lines, 0 for: not seen."""
+    """What is known about one id. Numbers are lines; 0 means not seen."""
 
     __slots__ = (
         "calls",
@@ -55,17 +55,17 @@ class _Item:
 
     def __init__(self) -> None:
         self.enqueued = 0
-        self.enqueued_maybe = 0  # attempts that did not surely fail
+        self.enqueued_maybe = 0  # attempts that may have succeeded
         self.holds: list[Hold] = []
-        self.current: dict[str | None, Hold] = {}  # the latest of each holder
+        self.current: dict[str | None, Hold] = {}  # the latest hold of each holder
         self.calls: list[HolderCall] = []
-        self.handled = 0  # the first that was ok
+        self.handled = 0  # the first handle that was ok
         self.final = 0  # the first ack, bury or discard that was ok
         self.final_at: float | None = None
 
 
 class _Begun:
-    """An operation (on an id, if that is known at its start) whose end was not seen yet."""
+    """An operation (on an id, if it is known at its start) whose end has not been seen yet."""
 
     __slots__ = ("call", "line", "name")
 
@@ -83,10 +83,10 @@ class _Reading:
         self._begun: dict[tuple[str, str | None], _Begun] = {}
         self._shared: dict[str, _Begun] = {}  # by op: begun without an id, ended with one or many
         self._tokens: dict[str | None, int] = {}
-        self._nameless = False  # an enqueue may have happened whose id nobody learned
+        self._nameless = False  # an enqueue with an unknown id may have happened
         self._found: list[Found] = []
 
-    # Line by line
+    # Reading, line by line
 
     def note(self, line: int, event: Event | None) -> None:
         self.counts.events += 1
@@ -170,14 +170,14 @@ class _Reading:
         if self._fenced:
             first = self._tokens.setdefault(event.holder, line)
             if first != line:
-                message = f"the token {event.holder} was given out before"
+                message = f"the token {event.holder} was issued before"
                 self._found.append(("token-reused", event.id, message, (first, line)))
 
     def _handling(self, line: int, event: Event, id: str) -> None:
         item = self._item(id)
         hold = item.current.get(event.holder)
         if hold is None:
-            message = f"{event.holder} handles it, but never got it"
+            message = f"{event.holder} handles it, but it was not delivered to it"
             self._found.append(("never-delivered", id, message, (line,)))
         elif hold.given_up:
             kind = "handled-after-ack" if hold.given_up in _FINAL else "handled-after-release"
@@ -201,7 +201,7 @@ class _Reading:
         if event.phase != "ok":
             return
         if call.hold is None and event.holder is not None:
-            message = f"{event.name} by {event.holder}, who never got it"
+            message = f"{event.name} by {event.holder}, to which it was not delivered"
             self._found.append(("never-delivered", event.id, message, (call.invoked, line)))
         elif call.hold is not None and event.name != "heartbeat":
             call.hold.given_up = event.name
@@ -217,7 +217,7 @@ class _Reading:
     def judge(self, drained: bool) -> list[Found]:
         counts, found = self.counts, self._found
         if not self._items:
-            found.append(("empty", None, "the history tells of no message or job", ()))
+            found.append(("empty", None, "the history contains no message or job", ()))
         counts.unknown += len(self._begun)
         self._nameless = self._nameless or any(
             begun.name == "enqueue" and id is None for (_, id), begun in self._begun.items()
@@ -269,7 +269,7 @@ def _numbered(source: str | os.PathLike[str] | Sequence[Event]) -> Iterator[tupl
 
 
 def _texts(source: str | os.PathLike[str] | Sequence[Event], wanted: set[int]) -> dict[int, str]:
-    """The lines that prove something, read again: most histories prove nothing, and none need be kept for it."""
+    """The lines that are evidence, read again: most histories have none, so lines are not kept in memory."""
     return {
         line: f"line {line}: {event.line().decode().strip()}"
         for line, event in _numbered(source)

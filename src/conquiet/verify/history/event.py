@@ -1,4 +1,4 @@
-"""One line of a history, and the file as a sequence of them."""
+"""One line of a history, and how the file is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASES = ("invoke", "ok", "fail", "unknown")
 
 
 class Event(NamedTuple):
-    """A step of an operation. `op` tells which one: its invoke and its end have it in common."""
+    """A step of an operation; its invoke and its end have the same `op`."""
 
     phase: Phase
     name: str
@@ -28,17 +28,17 @@ class Event(NamedTuple):
     error: str | None = None
 
     def line(self) -> bytes:
-        """As it stands in the file. It *begins* with the newline.
+        """The line as it is written to the file. It *begins* with the newline.
 
-        The kernel may cut a write short, at the end of a page, when the process is killed in it. The next line,
-        whoever writes it, must not be glued to that stump.
+        If the process is killed during a write, the kernel may truncate the write at the end of a page. The next line,
+        perhaps of another process, must not be appended to that fragment.
         """
         fields = {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}
         return b"\n" + json.dumps(fields, separators=(",", ":")).encode()
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[tuple[int, Event | None]]:
-    """Line numbers and events; None for a stump that a killed process left."""
+    """Line numbers and events; None for a fragment that a killed process left."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if line != b"\n":
@@ -55,4 +55,6 @@ def _parsed(line: bytes, number: int, path: str | os.PathLike[str]) -> Event | N
     try:
         return Event(**fields)
     except TypeError:
-        raise ValueError(f"line {number} of {os.fspath(path)} is no event of a history: {line!r}") from None
+        raise ValueError(
+            f"line {number} of {os.fspath(path)} is not an event of a history: {line!r}"
+        ) from None

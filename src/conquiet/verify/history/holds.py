@@ -1,4 +1,4 @@
-"""The holds of one id: who had it when, and whether two had it at once."""
+"""The holds of one id: who held it when, and whether two held it at the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class HolderCall:
     def __init__(self, name: str, invoked: int, hold: Hold | None, handled: int) -> None:
         self.name = name
         self.invoked = invoked
-        self.hold = hold  # the latest that its holder had by then
-        self.handled = handled  # the line of a handle that was ok by then, or 0
+        self.hold = hold  # the latest hold of its holder at that time
+        self.handled = handled  # the line of a handle that was ok at that time, or 0
         self.outcome: Phase = "unknown"
         self.at: float | None = None
         self.until: float | None = None
@@ -38,19 +38,19 @@ class Hold:
         self.at = event.at
         self.until = event.until
         self.invoked = invoked
-        self.begun = begun  # the line by which the holder had it
+        self.begun = begun  # the line that records the delivery
         self.calls: list[HolderCall] = []
-        self.given_up: str | None = None  # the name of what ended it
+        self.given_up: str | None = None  # the name of the call that ended it
 
     def limit(self) -> float | None:
-        """Up to when it is exclusive, heartbeats included."""
+        """The end of the exclusive hold, with heartbeats."""
         if self.until is None:
             return None
         beats = [s.until for s in self.calls if s.until is not None and s.outcome == "ok"]
         return max([self.until, *beats])
 
     def may_have_ended_before(self, other: Hold) -> bool:
-        """Whether its own holder may have given it up by the time the other one got it."""
+        """Whether its holder may have given it up before the other holder got it."""
         for call in self.calls:
             if call.name == "heartbeat" or call.outcome == "fail" or call.invoked > other.begun:
                 continue
@@ -62,8 +62,8 @@ class Hold:
 def judge_holds(id: str, holds: list[Hold], fenced: bool) -> Iterator[Found]:
     if len(holds) < 2 and not fenced:
         return
-    # By the server's time and not by line: a holder may be paused between getting an item and writing that down.
-    # (Within one tick of the clock the lines are right: who gives back has written down before that he got it.)
+    # By the server's time and not by line: a holder may be paused between the delivery and the record of it.
+    # (Within one tick of the clock the lines are right: a holder records the delivery before it returns the item.)
     timed = sorted((h for h in holds if h.at is not None), key=lambda h: (h.at, h.begun))
     numbered = sorted((h for h in holds if h.version is not None), key=lambda h: (h.version, h.begun))
     yield from _two_holders(id, timed)
@@ -91,16 +91,16 @@ def _two_holders(id: str, timed: list[Hold]) -> Iterator[Found]:
 
 
 def _versions(id: str, numbered: list[Hold]) -> Iterator[Found]:
-    latest: Hold | None = None  # of those with a lower version, the one that was asked for last
+    latest: Hold | None = None  # of the holds with a lower version, the one requested last
     for hold, after in pairwise(numbered):
         latest = hold if latest is None or hold.invoked > latest.invoked else latest
         if hold.version == after.version:
             yield "version", id, f"two holds of version {hold.version}", (hold.begun, after.begun)
         elif after.begun < latest.invoked:
-            message = f"version {latest.version} was given out after version {after.version}"
+            message = f"version {latest.version} was issued after version {after.version}"
             yield "version", id, message, (after.begun, latest.invoked, latest.begun)
         elif hold.at is not None and after.at is not None and after.at < hold.at:
-            message = f"version {hold.version} is of {hold.at}, version {after.version} of {after.at}"
+            message = f"version {hold.version} is from {hold.at}, version {after.version} from {after.at}"
             yield "version", id, message, (hold.begun, after.begun)
 
 
@@ -108,10 +108,10 @@ def _stale_calls(id: str, hold: Hold, after: Hold | None) -> Iterator[Found]:
     done = [s for s in hold.calls if s.outcome == "ok" and s.name != "discard"]
     for call in done:
         if after is not None and after.begun < call.invoked:
-            message = f"{call.name} by {hold.holder} was accepted, but {after.holder} had it by then"
+            message = f"{call.name} by {hold.holder} was accepted, but {after.holder} already had it"
             yield "stale-settle", id, message, (hold.begun, after.begun, call.invoked)
     if hold.until is None or any(s.name == "heartbeat" and s.outcome == "unknown" for s in hold.calls):
-        return  # it may last longer than anybody wrote down
+        return  # the hold may last longer than recorded
     limit = hold.until
     timed = [(s.at, s) for s in done if s.at is not None]
     for at, call in sorted(timed, key=lambda pair: (pair[0], pair[1].invoked)):

@@ -1,4 +1,4 @@
-"""Writing a history down, from any number of threads and processes."""
+"""Records a history, from any number of threads and processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conquiet.verify.history.event import PHASES, Event, Phase
 
 __all__ = ["UNKNOWN_OUTCOMES", "History", "Operation"]
 
-# What says nothing about whether the server did it. (So does every interrupt that is no Exception.)
+# After these, whether the server executed the operation is unknown. (Also after a BaseException that is no Exception.)
 UNKNOWN_OUTCOMES: tuple[type[BaseException], ...] = (
     QueueConnectionError,
     PartialEnqueueError,
@@ -24,8 +24,8 @@ UNKNOWN_OUTCOMES: tuple[type[BaseException], ...] = (
 class History:
     """Appends events to `path`. Safe for threads, and for a forked child that inherits it.
 
-    `unknown` are the exceptions after which the outcome of an operation is unknown; any other `Exception` means
-    that it failed, with no effect.
+    `unknown` are the exceptions after which the outcome of an operation is unknown; any other `Exception` means that it
+    failed without effect.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class History:
         at: float | None = None,
         until: float | None = None,
     ) -> Operation:
-        """A block that is recorded: invoke at its start; at its end ok, fail or unknown, by how it ended."""
+        """Record a block: invoke at its start; ok, fail or unknown at its end."""
         return Operation(self, Event("invoke", name, "", None, holder, version, at, until), ids)
 
     def record(
@@ -64,26 +64,28 @@ class History:
         until: float | None = None,
         error: str | None = None,
     ) -> str:
-        """One line, for whoever cannot use a block; gives the `op` that an invoke's later end must name."""
+        """Write one line, where a block cannot be used; returns the `op`, which the end of an invoke must name."""
         if phase not in PHASES:
             raise ValueError(f"phase is one of {', '.join(PHASES)}, not {phase!r}")
         if (op is None) != (phase == "invoke"):
-            raise ValueError(f"{phase} {name}: an invoke gives an op, and its end takes it (op={op!r})")
+            raise ValueError(f"{phase} {name}: an invoke returns an op, and its end needs it (op={op!r})")
         op = op or self.new_op()
         self.write([Event(phase, name, op, id, holder, version, at, until, os.getpid(), error)])
         return op
 
     def new_op(self) -> str:
         if os.getpid() != self._pid:
-            self._begin()  # a fork counts on its own
+            self._begin()  # a forked process needs its own prefix
         return f"{self._prefix}-{next(self._numbers)}"
 
     def write(self, events: list[Event]) -> None:
-        """All of them in one write: they stand together in the file."""
+        """Write all events in one write, so that they are adjacent in the file."""
         data = b"".join([event.line() for event in events])
         written = os.write(self._fd, data)
         if written != len(data):
-            raise OSError(f"only {written} of {len(data)} bytes went into {self.path}: is the disk full?")
+            raise OSError(
+                f"only {written} of {len(data)} bytes were written to {self.path}: is the disk full?"
+            )
 
     def close(self) -> None:
         os.close(self._fd)
@@ -105,9 +107,8 @@ class History:
 class Operation:
     """One operation in progress; made by `History.operation`.
 
-    `ok`, `fail` and `unknown` note how it went for one id. They are written at the end of the block, together.
-    Ids of the operation that nothing was noted for are ok if the block ended well; if it raised, they failed or
-    are unknown.
+    `ok`, `fail` and `unknown` note the outcome for one id. They are written together at the end of the block. Ids
+    without a note are ok if the block did not raise; otherwise they have failed or are unknown.
     """
 
     def __init__(self, history: History, about: Event, ids: tuple[str, ...]) -> None:
@@ -166,5 +167,5 @@ class Operation:
 
     def _only_id(self) -> str | None:
         if len(self._ids) > 1:
-            raise ValueError(f"{self._about.name} is about {len(self._ids)} ids: say which one")
+            raise ValueError(f"{self._about.name} has {len(self._ids)} ids: name one")
         return self._ids[0] if self._ids else None

@@ -1,4 +1,4 @@
-"""What the checker says."""
+"""The verdict of the checker."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 
 __all__ = ["Counts", "Verdict", "Violation"]
 
-_SHOWN = 10  # violations in a report; the first tell what is wrong, and there may be thousands
+_SHOWN = 10  # violations in a report: there may be thousands, and the first ones show what is wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that was broken (see `conquiet.verify.history`), for which id, and the lines that prove it."""
+    """A broken rule (see `conquiet.verify.history`), the id, and the lines that prove it."""
 
     kind: str
     id: str | None
@@ -24,7 +24,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Counts:
-    """How much happened. Ids count once in `enqueued`, `acked`, `buried`; the others count operations."""
+    """Totals. `enqueued`, `acked` and `buried` count ids, the others operations."""
 
     events: int = 0
     enqueued: int = 0
@@ -35,8 +35,8 @@ class Counts:
     buried: int = 0
     late_handlers: int = 0
     failed: int = 0
-    unknown: int = 0  # said so, or left without an end by a killed process
-    torn: int = 0  # stumps of lines, left by processes killed in the middle of a write
+    unknown: int = 0  # recorded as unknown, or left without an end by a killed process
+    torn: int = 0  # fragments of lines, left by processes killed during a write
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, f.name):,} {f.name.replace('_', ' ')}" for f in fields(self))
@@ -53,11 +53,11 @@ class Verdict:
 
     @property
     def kinds(self) -> set[str]:
-        """Which rules were broken."""
+        """The broken rules."""
         return {violation.kind for violation in self.violations}
 
     def raise_if_broken(self) -> None:
-        """AssertionError, with the violations and their evidence."""
+        """Raise AssertionError with the violations and their evidence, if there are any."""
         if self.violations:
             raise AssertionError(str(self))
 

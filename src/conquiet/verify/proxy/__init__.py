@@ -1,13 +1,13 @@
-"""Faults on the way to a real server: a TCP proxy that knows where commands and replies begin and end.
+"""Network faults in front of a real server: a TCP proxy that knows where commands and replies begin and end.
 
     with Proxy(6379, RedisFraming) as proxy, connect(f"redis://127.0.0.1:{proxy.port}/0") as redis:
-        strike = proxy.strike("XACK", "reply", part=0.0)   # executed; of its reply not a byte comes back
+        strike = proxy.strike("XACK", "reply", part=0.0)   # executed, but no byte of its reply comes back
         …
         assert strike.done.is_set()
 
 `Proxy` is in front of Redis (`RedisFraming`) or PostgreSQL (`PostgresFraming`, with `sslmode=disable` and
-`gssencmode=disable` in the DSN). It cannot look into TLS. `Cutting` cuts connections at every kind of place, one after the
-other. `Relay` is the proxy without the knowledge, for tests that want to do something else with the bytes.
+`gssencmode=disable` in the DSN). It cannot read TLS. `Cutting` cuts connections at every kind of place, one after the
+other. `Relay` is a proxy without knowledge of the protocol, for tests that do something else with the bytes.
 """
 
 from conquiet.verify.proxy.cuts import PLACES, Cutting

@@ -1,4 +1,4 @@
-"""Which cuts a campaign makes: commands in turn, each at every kind of place, the exact byte by chance."""
+"""The cuts of a campaign: commands in turn, each at every kind of place, at a random byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conquiet.verify.proxy.proxy import Proxy, Side, Strike
 
 __all__ = ["PLACES", "Cutting"]
 
-# Where in a command or its reply: none of it has passed, some of it, all of the command.
+# How much of a command or its reply passes before the cut, from least to most.
 PLACES: dict[str, tuple[Side, float, float]] = {
     "before": ("command", 0.0, 0.0),
     "inside": ("command", 0.05, 0.95),
@@ -24,11 +24,11 @@ PLACES: dict[str, tuple[Side, float, float]] = {
 }
 
 
-_LONGEST = 30.0  # seconds that the reply to a command may take
+_LONGEST = 30.0  # seconds that a reply may take
 
 
 class Cutting:
-    """Cuts connections through `proxies` one after the other, until `count` are made; `words` name commands."""
+    """Cuts connections one after the other until `count` are cut; `words` are proxies and commands to cut at."""
 
     def __init__(self, words: Sequence[tuple[Proxy, str]], count: int, seed: int) -> None:
         self._words = words
@@ -48,7 +48,7 @@ class Cutting:
 
     @property
     def by_word(self) -> dict[str, int]:
-        """How many there were in each command."""
+        """The number of cuts by command."""
         return dict(Counter(word for word, _ in self.made.elements()))
 
     def within(self, *words: str) -> int:
@@ -56,7 +56,7 @@ class Cutting:
 
     @property
     def points(self) -> int:
-        """How many pairs of command and place there were."""
+        """The number of different pairs of command and place."""
         return len(self.made)
 
     def __enter__(self) -> Self:
@@ -71,8 +71,8 @@ class Cutting:
 
     def _run(self) -> None:
         places = list(PLACES)
-        # Commands in turn, so that even a short campaign has each as often as `words` says; the place moves on by one
-        # with every round. Where it begins is chance: a short one should not always make the same cuts.
+        # Commands in turn, so that even a short campaign has each as often as it is in `words`; the place changes with
+        # every round. The start is random: short campaigns should not always make the same cuts.
         number = self._random.randrange(len(self._words) * len(places))
         while self._left and not self._stop.is_set():
             rounds, turn = divmod(number, len(self._words))
@@ -87,9 +87,9 @@ class Cutting:
     def _has_struck(self, proxy: Proxy, strike: Strike) -> bool:
         deadline = time.monotonic() + 2.0
         while not strike.done.wait(0.05):
-            # Nobody sends such a command at the moment: another one's turn.
+            # No client is sending this command: try the next one.
             if (self._stop.is_set() or time.monotonic() > deadline) and proxy.withdraw(strike):
                 return False
             if time.monotonic() > deadline + _LONGEST:
-                return False  # its connection ended before the reply that was to be cut
+                return False  # its connection ended before the reply that should be cut
         return True

@@ -1,4 +1,4 @@
-"""Where commands and replies begin and end in the bytes of Redis's and PostgreSQL's protocols."""
+"""Finds where commands and replies begin and end in the protocols of Redis and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Command", "Framing", "PostgresFraming", "RedisFraming"]
 
 
 class Command(NamedTuple):
-    """All bytes of one request, what it says (in SQL: with the values), and whether a reply of its own follows."""
+    """All bytes of one request, its text (for SQL with the values), and whether a reply follows."""
 
     data: bytes
     label: str
@@ -17,14 +17,14 @@ class Command(NamedTuple):
 
 
 class Framing(Protocol):
-    """Of one connection."""
+    """The framing of one connection."""
 
     def commands(self, data: bytes) -> Iterator[Command]:
-        """Those that are complete with these bytes."""
+        """The commands that these bytes complete."""
         ...
 
     def replies(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Pieces of replies that are complete with these bytes, and whether each is the last of its reply."""
+        """The pieces of replies that these bytes complete, and whether each is the last of its reply."""
         ...
 
 
@@ -50,13 +50,13 @@ class RedisFraming:
 
 
 def _value_end(data: bytes, start: int) -> int | None:
-    """Where the value that begins at `start` ends; None if it is not all there."""
+    """The end of the value that begins at `start`; None if it is incomplete."""
     line_end = data.find(b"\r\n", start)
     if line_end < 0:
         return None
     kind, rest, end = data[start : start + 1], data[start + 1 : line_end], line_end + 2
     if kind in b"$=!":
-        end += int(rest) + 2 if int(rest) >= 0 else 0  # -1: there is no string
+        end += int(rest) + 2 if int(rest) >= 0 else 0  # -1: null
         return end if end <= len(data) else None
     if kind in b"*~>%|":
         for _ in range(max(int(rest), 0) * (2 if kind in b"%|" else 1)):
@@ -76,7 +76,7 @@ class PostgresFraming:
         self._request = b""
         self._label = "startup"
         self._started = False
-        self._statements: dict[bytes, str] = {}  # prepared ones, by name
+        self._statements: dict[bytes, str] = {}  # prepared statements, by name
 
     def commands(self, data: bytes) -> Iterator[Command]:
         self._sent += data
@@ -110,7 +110,7 @@ class PostgresFraming:
 
     @staticmethod
     def _message(data: bytes) -> bytes:
-        """The first message, if it is all there."""
+        """The first message if it is complete, else empty."""
         if len(data) < 5 or len(data) < (size := 1 + int.from_bytes(data[1:5], "big")):
             return b""
         return data[:size]

@@ -1,13 +1,13 @@
-"""A TCP proxy that knows where commands and replies begin and end, and strikes in the middle of one.
+"""A TCP proxy that knows where commands and replies begin and end, and interrupts one at a chosen byte.
 
     with Proxy(server.port, RedisFraming) as proxy:
-        strike = proxy.strike("XACK", "reply", part=0.0)   # executed; of its reply not a byte comes back
+        strike = proxy.strike("XACK", "reply", part=0.0)   # executed, but no byte of its reply comes back
 
-`part` is how much of it passes first: of a command of 40 bytes, 0.5 lets 20 through. Then comes
+`part` is how much of it passes first: of a command of 40 bytes, 0.5 lets 20 through. Then the fate is one of
 
-    cut     both connections are closed. 1.0 of a command: it was sent whole, and nobody waits for the reply
-    slow    the rest passes at `rate` bytes a second, and all is well again
-    hole    nothing passes any more in either direction, and nobody is told, until `heal()` closes both
+    cut     both connections are closed. With 1.0 of a command it is sent entirely, and its reply is lost
+    slow    the rest passes at `rate` bytes a second; afterwards the connection works normally
+    hole    nothing passes in either direction, without an error, until `heal()` closes both connections
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fate = Literal["cut", "slow", "hole"]
 
 @dataclass(eq=False)
 class Strike:
-    """What happens once, at the next command with `word` in it, or to its reply; `done` says that it has."""
+    """A fault that happens once, at the next command that contains `word`, or to its reply; then `done` is set."""
 
     word: str
     side: Side
@@ -46,13 +46,13 @@ class Strike:
         return f"{self.fate} at {self.part:.0%} of the {self.side} {self.word}"
 
     def length(self, data: bytes) -> int:
-        """How many bytes pass. A reply never passes whole: then nothing would have been lost."""
+        """How many bytes pass. A reply never passes entirely: then nothing would be lost."""
         passed = round(len(data) * self.part)
         return min(passed, len(data) - 1) if self.side == "reply" else passed
 
 
 class Proxy(Relay):
-    """In front of the server at `target`, for as long as its block lasts. Strikes are made one each, in any order."""
+    """A proxy in front of the server at `target`, until its block ends. Each strike happens once, in any order."""
 
     def __init__(self, target: Address, framing: Callable[[], Framing]) -> None:
         super().__init__(target)
@@ -64,14 +64,14 @@ class Proxy(Relay):
     def strike(
         self, word: str, side: Side, part: float = 0.0, fate: Fate = "cut", rate: float = 1.0
     ) -> Strike:
-        """At the next command with `word` in it; `done` is set when it has happened (for `slow`: begun)."""
+        """Strike at the next command that contains `word`; `done` is set when it has happened (for `slow`: begun)."""
         made = Strike(word, side, part, fate, rate)
         with self._lock:
             self._strikes.append(made)
         return made
 
     def withdraw(self, strike: Strike) -> bool:
-        """Whether it could be taken back: it has not begun."""
+        """Remove a strike that has not begun; returns whether that was possible."""
         with self._lock:
             if strike in self._strikes:
                 self._strikes.remove(strike)
@@ -79,7 +79,7 @@ class Proxy(Relay):
         return False
 
     def heal(self) -> None:
-        """What was swallowed stays so, and its connections are closed, as when TCP gives up at last."""
+        """Close the connections in a hole, as when TCP gives up; what was swallowed stays lost."""
         self._healed.set()
 
     def __exit__(
@@ -93,7 +93,7 @@ class Proxy(Relay):
         _Connection(client, server, self._framing(), self).run()
 
     def take(self, label: str) -> Strike | None:
-        """The strike that this command is hit by."""
+        """The strike that hits this command, if any."""
         with self._lock:
             for strike in self._strikes:
                 if strike.word in label:
@@ -116,8 +116,8 @@ class _Connection:
         self._server = server
         self._framing = framing
         self._proxy = proxy
-        self._answers: deque[Strike | None] = deque()  # one for each command that is not answered yet
-        self._held = b""  # of the reply that will be struck
+        self._answers: deque[Strike | None] = deque()  # one for each unanswered command
+        self._held = b""  # the reply that will be struck, as received so far
 
     def run(self) -> None:
         while True:
@@ -147,7 +147,7 @@ class _Connection:
                 self._client.sendall(piece)
             else:
                 self._held += piece
-                if is_last:  # it was executed, all of it
+                if is_last:  # the command was executed entirely
                     reply, self._held = self._held, b""
                     self._hit(strike, reply, self._client)
             if is_last and self._answers:
@@ -157,7 +157,7 @@ class _Connection:
         passed = strike.length(data)
         to.sendall(data[:passed])
         if strike.fate == "cut":
-            # Closed before anybody is told: whoever has waited for this strike finds the connection gone.
+            # Closed before `done` is set: a test that waits for the strike finds the connection closed.
             for end in (self._client, self._server):
                 end.shutdown(socket.SHUT_RDWR)
             strike.done.set()

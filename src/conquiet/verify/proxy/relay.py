@@ -1,4 +1,4 @@
-"""A server's place taken by somebody in between: connections are accepted, and passed on one thread each."""
+"""A relay in front of a server: accepts connections and serves each on its own thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Address = int | tuple[str, int] | str  # a port of this machine, host and port, 
 
 
 class CutError(Exception):
-    """This connection ends here."""
+    """Ends this connection."""
 
 
 class Relay:
-    """Listens on a free port of this machine (`port`), for as long as its block lasts; a subclass says what passes."""
+    """Listens on a free port of this machine (`port`) until its block ends; a subclass decides what passes."""
 
     def __init__(self, target: Address) -> None:
         self._target = ("127.0.0.1", target) if isinstance(target, int) else target
@@ -28,7 +28,9 @@ class Relay:
         self._threads = [threading.Thread(target=self._accept, name="relay")]
 
     def pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        """Until one of the two ends, or both shall: they are closed when this returns, or raises CutError or OSError."""
+        """Pass bytes until a side closes or the connection should end. When this returns, or raises CutError or OSError,
+        both are closed.
+        """
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -46,7 +48,7 @@ class Relay:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the other side was faster
+                pass  # already closed by the peer
         for thread in self._threads[1:]:
             thread.join()
 
@@ -65,15 +67,15 @@ class Relay:
             try:
                 server = self._connected()
             except OSError:
-                return  # nobody is there: so it is for the client too
+                return  # the server is not reachable: the client sees a closed connection
             with server:
                 ends = {client, server}
                 self._open |= ends
                 try:
-                    if not self._over.is_set():  # else nobody would close it any more
+                    if not self._over.is_set():  # otherwise the connection would never be closed
                         self.pass_on(client, server)
                 except (OSError, CutError):
-                    pass  # cut, by us or by one of the two
+                    pass  # cut by us or by a side
                 finally:
                     self._open -= ends
 

@@ -1,18 +1,18 @@
-"""A job store whose every step goes into a history: the real one, with a recorder between worker and database.
+"""A real job store with a recorder between worker and database, which writes every step to a history.
 
-Holders are lease tokens; times are the store's own. The names of points in a job's life, for tests that want a
-process to die at one:
+Holders are lease tokens; times are those of the store. The points in the life of a job, for tests that kill a process at
+one of them:
 
-    claimed      the store has leased jobs, and the worker has not seen them yet
+    claimed      the store has leased jobs, and the worker does not know them yet
     handling     in the handler
     uncommitted  the handler has returned; its ack (or the transaction with it) has not been sent
-    committing   on its way: a moment of up to a few milliseconds after it was sent
-    committed    the store has taken it, and the worker does not know it yet
-    nacking, releasing, beating     as committing: a failure, a job given back, a heartbeat is on its way
-    idle         a claim brought nothing
+    committing   in progress: up to a few milliseconds after it was sent
+    committed    the store has committed it, and the worker does not know it yet
+    nacking, releasing, beating     like committing: a nack, a release, a heartbeat is in progress
+    idle         a claim returned no jobs
 
-A handler's transaction commits its effect and the ack in one step, so both are written down after it. Whoever is
-killed in between leaves neither in the history; `add_unwritten` adds what the store says in the end.
+The transaction of a handler commits its effect and the ack in one step, so both are recorded after it. A process that is
+killed in between leaves neither in the history; `add_unwritten` adds them at the end, from the state of the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from conquiet.verify.history.event import Phase
 
 __all__ = ["POINTS", "RecordedBackend", "add_unwritten", "record"]
 
-# Where a job is at stake.
+# The points at which a job could be lost or repeated.
 POINTS = (
     *("claimed", "handling", "uncommitted", "committing", "committed"),
     *("nacking", "releasing", "beating"),
@@ -40,7 +40,7 @@ Reached = Callable[[str], None]
 
 
 def nowhere(point: str) -> None:
-    """Nothing happens at any point."""
+    """Do nothing at any point."""
 
 
 class RecordedBackend:
@@ -48,8 +48,8 @@ class RecordedBackend:
         self._inner = inner
         self._history = history
         self._reached = reached
-        self._handling: dict[str, str] = {}  # token to the op of its handle
-        self._joined: dict[int, Settlement] = {}  # acks in transactions, by the connection's id
+        self._handling: dict[str, str] = {}  # the op of the handle, by token
+        self._joined: dict[int, Settlement] = {}  # acks in transactions, by the id() of the connection
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -110,7 +110,7 @@ class RecordedBackend:
         try:
             yield from self._inner.commit(connection)
         except StoreOutcomeUnknownError:
-            raise  # nothing is written down: in the end the store tells
+            raise  # nothing is recorded: add_unwritten finds out at the end
         self._reached("committed")
         if ack is not None:
             handle = self._handling.pop(ack.token)
@@ -124,7 +124,7 @@ class RecordedBackend:
             )
 
     def begin_handling(self, job: Job) -> None:
-        """Said by the handler at its start; one without a transaction says `end_handling` too."""
+        """Called by the handler at its start; a handler without a transaction also calls `end_handling`."""
         assert job.lease is not None
         token = job.lease.token
         self._handling[token] = self._history.record("invoke", "handle", job.id, holder=token)
@@ -147,7 +147,7 @@ class RecordedBackend:
             phase = "fail"
         except StoreUnavailableError as error:
             phase = "unknown" if isinstance(error, StoreOutcomeUnknownError) else "fail"
-            why = type(error).__name__  # without a reason, the store has refused it
+            why = type(error).__name__  # an event without a reason was refused by the store
             raise
         finally:
             until = current if isinstance(current, dict) else {}
@@ -166,14 +166,14 @@ class RecordedBackend:
 
 
 def record(store: JobStore, history: History, reached: Reached = nowhere) -> RecordedBackend:
-    """Record what is done with `store` from here on."""
+    """Record what is done with `store` from now on."""
     backend = RecordedBackend(store.operations.backend, history, reached)
     store.operations.backend = backend
     return backend
 
 
 def add_unwritten(store: JobStore, history: History, ids: Iterable[str]) -> int:
-    """Successes that nobody could write down any more: killed, or cut off, in or right after the commit."""
+    """Add successes that were not recorded because the process was killed or cut off in or right after the commit."""
     holders: dict[tuple[str, int], str] = {}
     acked: set[str] = set()
     for _, event in read_events(history.path):

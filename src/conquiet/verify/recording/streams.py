@@ -1,14 +1,14 @@
-"""Consumers whose every step goes into a history: the real ones, with a recorder between them and Redis.
+"""Real consumers with a recorder between them and Redis, which writes every step to a history.
 
-The names of points in a message's life, for tests that want a process to die at one:
+The points in the life of a message, for tests that kill a process at one of them:
 
-    delivered   Redis has given the message out, and the consumer has not seen it yet
-    handling    in the handler, when it has written its effect, not committed
+    delivered   Redis has delivered the message, and the consumer has not seen it yet
+    handling    in the handler, after it has written its effect and before the commit
     handled     between handler and commit
     committed   between commit and ack
-    acking      Redis has taken the ack, and the consumer does not know it yet
+    acking      Redis has executed the ack, and the consumer does not know it yet
     acked       after the ack, before the next read
-    idle        a read or a claim brought nothing
+    idle        a read or a claim returned nothing
 """
 
 from __future__ import annotations
@@ -33,29 +33,36 @@ from conquiet.verify.history import History, Operation
 
 __all__ = ["POINTS", "AsyncRecordedConsumer", "RecordedConsumer", "RecordedOperations", "RecordedQueue"]
 
-POINTS = ("delivered", "handling", "handled", "committed", "acking", "acked")  # where a message is at stake
+POINTS = (
+    "delivered",
+    "handling",
+    "handled",
+    "committed",
+    "acking",
+    "acked",
+)  # where a message could be lost or repeated
 Reached = Callable[[str], None]
 Messages = TypeVar("Messages", bound=list[QueueMessage])
 
-# Who has each entry, since when (by the server's clock) and for the how-manieth time.
+# For each entry: its consumer, how long it has been idle, and the number of deliveries; first the server's time.
 _HOLDS = (
     "local time = redis.call('TIME') "
     "local rows = {time[1] * 1000 + math.floor(time[2] / 1000)} "
     "for i = 2, #ARGV do rows[i] = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)[1] or {} end "
     "return rows"
 )
-_CLOCK_SLACK_MS = 2  # TIME and the time of delivery are taken at two moments of the same command
+_CLOCK_SLACK_MS = 2  # within one command, TIME and the delivery time are read at two moments
 
 
 def nowhere(point: str) -> None:
-    """Nothing happens at any point."""
+    """Do nothing at any point."""
 
 
 class RecordedOperations(StreamOperations):
-    """The operations of the queue, recorded. A hold is exclusive for `claim_idle_ms` of the configuration."""
+    """Records the operations of the queue. A hold is exclusive for `claim_idle_ms` of the configuration."""
 
     def __init__(self, plain: StreamOperations, history: History, reached: Reached = nowhere) -> None:
-        vars(self).update(vars(plain))  # the same object, with other methods
+        vars(self).update(vars(plain))  # the same state, with other methods
         self.history = history
         self.reached = reached
         self._holder = self.config.consumer_name
@@ -109,7 +116,7 @@ class RecordedOperations(StreamOperations):
                 at = now - row[2]
                 op.ok(entry_id, version=row[3], at=at, until=at + self.config.claim_idle_ms - _CLOCK_SLACK_MS)
             else:
-                op.ok(entry_id)  # somebody has taken it over, or acknowledged it, in this very moment
+                op.ok(entry_id)  # meanwhile another consumer has taken it over, or it was acknowledged
 
 
 class RecordedQueue(RedisStreamsQueue):
@@ -119,7 +126,7 @@ class RecordedQueue(RedisStreamsQueue):
 
 
 class RecordedTransactions:
-    """A handling is recorded from the handler's start to the end of its transaction: ok means committed."""
+    """Records a handling from the start of the handler to the end of its transaction: ok means committed."""
 
     def __init__(self, inner: Any, operations: RecordedOperations) -> None:
         self._inner = inner
@@ -163,7 +170,7 @@ def recorded_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Recorded:
-    """Put before a consumer class: its operations are recorded. `delivery` may be one that is wrong on purpose."""
+    """A mixin before a consumer class: records its operations. `delivery` may be a deliberately wrong one."""
 
     _operations: Any
 
@@ -194,7 +201,7 @@ class RecordedConsumer(_Recorded, QueueConsumer):
 
 
 class AsyncRecordedConsumer(_Recorded, AsyncQueueConsumer):
-    """`AsyncQueueConsumer`, recorded. Transactions are plain ones, as both consumers take them."""
+    """`AsyncQueueConsumer`, recorded. Transactions are synchronous, which both consumers accept."""
 
     async def create_group(self) -> None:
         await run_async(self._operations.create_group())

@@ -246,7 +246,7 @@ def test_odd_texts_arrive_as_they_are(dsn: str, store: JobStore) -> None:
         ({"ids": ["a"], "correlation_id": [""]}, "correlation_id is empty"),
         ({"ids": ["a"], "delay_seconds": [-1.0]}, "delay_seconds is negative"),
         ({"ids": ["a"], "delay_seconds": [float("nan")]}, "delay_seconds is negative, not a number"),
-        ({"ids": ["a"], "priority": [2**40]}, "priority is no whole number"),
+        ({"ids": ["a"], "priority": [2**40]}, "priority is not a whole number"),
         ({"ids": ["a"], "payloads": [None]}, "payload was refused: it is null"),
         ({"ids": ["a"], "payloads": ["[]"]}, "payload was refused: a JSON object was expected"),
         ({"ids": ["a"], "payloads": ['{"secret-1']}, "payload was refused: not UTF-8 JSON"),

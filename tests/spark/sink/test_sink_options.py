@@ -32,7 +32,7 @@ DSN = {"dsn": "sqlite:////tmp/jobs.db", "queue": "q"}
             DSN | {"dsn": "memory://"},
             r"memory:// holds jobs in one process, but Spark writes from many: use postgresql",
         ),
-        (DSN | {"dsn": "sqlite:///jobs.db"}, r"write sqlite:////absolute/path.db, with four slashes"),
+        (DSN | {"dsn": "sqlite:///jobs.db"}, r"use sqlite:////absolute/path.db, with four slashes"),
     ],
 )
 @pytest.mark.clause("P-05")

@@ -117,7 +117,7 @@ def test_every_input_becomes_a_job_or_is_refused(spark: SparkSession, tmp_path: 
     by_name = frame_of(spark, names).selectExpr("text AS id", "'{}' AS payload", "text AS correlation_id")
     write(by_payload.union(by_name))
     refused = frame_of(spark, [Hostile("refused", b"\xff")])
-    with pytest.raises(PySparkException, match="a value of id is no text.*Nothing is published"):
+    with pytest.raises(PySparkException, match="a value of id is not text.*Nothing is published"):
         write(by_payload.union(refused.selectExpr("text", "'{}'", "NULL")))
     with open_store(dsn) as store:
         jobs = {job.id: job for job in store.list(limit=10_000)}

@@ -93,7 +93,7 @@ def test_a_successor_goes_on_where_the_checkpoint_ends(redis: Redis, make: Make)
     second.commit(one)
     assert second.next_batch(50, "") == [block for block in two_and_more if block not in one]
     first.commit(two_and_more)
-    with pytest.raises(QueueError, match="another query has begun"):
+    with pytest.raises(QueueError, match="another query has started"):
         first.settle()
 
 

@@ -140,7 +140,7 @@ def test_what_cannot_be_meant_is_refused_before_spark_starts(shell: Shell, redis
             f"{batch} reports.txt": (2, "--reports-format"),
             f"{batch} m.csv --reports-format xml": (2, "csv, json, parquet", "'xml'"),
             f"{batch} m.csv --as-of yesterday": (2, "--as-of", "2026-01-31T14:00:00+00:00"),
-            f"{batch} m.csv --as-of 2026-01-31T14:00:00": (2, "with its zone"),
+            f"{batch} m.csv --as-of 2026-01-31T14:00:00": (2, "with time zone"),
             f"{stream} nowhere.csv --out judged --group spark": (2, "nowhere.csv", "--metrics"),
             f"{stream} m.csv --out judged": (2, "--group", "CONQUIET_GROUP"),
             f"{stream} m.csv --out judged --group spark": (1, "no stream 'reports'"),

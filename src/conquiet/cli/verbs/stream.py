@@ -110,7 +110,7 @@ def recover(
             "--transactions",
             metavar="MODULE:NAME",
             show_default=False,
-            help="The transaction factory for tx, which is committed before the acknowledgement; default: none.",
+            help="The transaction factory for tx, which is committed before the acknowledgement; default: tx commits nothing.",
         ),
     ] = None,
     claim: Annotated[

@@ -51,14 +51,10 @@ def format_of(path: str, given: str | None, flag: str) -> str:
 
 @contextmanager
 def session_of(name: str, master: str | None) -> Iterator[SparkSession]:
-    from conquiet.spark import spark_session
+    from conquiet.spark import command_session
 
-    spark = spark_session(name, master)
-    try:
-        with _spark_errors():
-            yield spark
-    finally:
-        spark.stop()
+    with command_session(name, master) as spark, _spark_errors():
+        yield spark
 
 
 @contextmanager

@@ -125,20 +125,21 @@ def _told(name: str, server: Any) -> Iterator[Any]:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
-    from conquiet.spark import show_progress, spark_session
+    from conquiet.spark import command_session, show_progress
 
     began = perf_counter()
     # Batches without rows only advance the watermark, which is not needed here.
-    spark = spark_session("conquiet sample", conf={"spark.sql.streaming.noDataMicroBatches.enabled": False})
-    _console.print(
-        f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"
-    )
-    listener = show_progress(spark)
-    try:
-        yield spark
-    finally:
-        listener.stop()
-        spark.stop()
+    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": False}
+    _console.print("  spark       starts")
+    with command_session("conquiet sample", conf=settings) as spark:
+        _console.print(
+            f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"
+        )
+        listener = show_progress(spark)
+        try:
+            yield spark
+        finally:
+            listener.stop()
 
 
 @contextmanager

@@ -21,15 +21,15 @@ except ImportError as error:
 if TYPE_CHECKING:
     from conquiet.spark.columns import payload
     from conquiet.spark.progress import show_progress
-    from conquiet.spark.session import spark_session
+    from conquiet.spark.session import command_session, spark_session
     from conquiet.spark.tasks import run_task
 
-__all__ = ["payload", "run_task", "show_progress", "spark_session"]
+__all__ = ["command_session", "payload", "run_task", "show_progress", "spark_session"]
 
 _MODULES = {
     "columns": ("payload",),
     "progress": ("show_progress",),
-    "session": ("spark_session",),
+    "session": ("command_session", "spark_session"),
     "tasks": ("run_task",),
 }
 # Lazy: Spark's Python workers import this package for the source and the sinks only.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from conquiet.embedded import find_java, prepare_spark_environment
 
-__all__ = ["spark_session"]
+__all__ = ["command_session", "spark_session"]
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -42,7 +46,61 @@ def spark_session(
         builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _interrupts_deferred() as interrupts:
+        session = builder.getOrCreate()
+    if interrupts:
+        session.stop()
+        raise KeyboardInterrupt
+    return session
+
+
+@contextmanager
+def command_session(
+    app_name: str, master: str | None = None, conf: Mapping[str, object] | None = None
+) -> Iterator[SparkSession]:
+    """A session for a command in a terminal: stopped at the end of the block, and Ctrl-C only raises KeyboardInterrupt.
+
+    PySpark's own handler of Ctrl-C calls the JVM over a connection on which a call may be under way. That fails with
+    two tracebacks.
+    """
+    session = spark_session(app_name, master, conf)
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield session
+    except KeyboardInterrupt:
+        # What a running query calls in this process fails from here on, each time with a traceback.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        raise
+    finally:
+        session.stop()
+        signal.signal(signal.SIGINT, before)
+        root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs a traceback for a KeyboardInterrupt during a call, and then raises it anyway."""
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[list[int]]:
+    """Collect Ctrl-C inside the block. A driver that ends while its JVM starts leaves that JVM behind, deadlocked."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # PySpark installs its own with the first session
+            signal.signal(signal.SIGINT, before)
 
 
 def _default_master() -> str | None:

@@ -59,8 +59,10 @@ def test_the_figures_are_those_of_the_generator_and_what_another_run_left_is_gon
     assert f"batch 0: {truth.entries:,} rows" in done.stderr  # progress, while it runs
 
 
-@pytest.mark.timeout(200)
-def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", [("spark", "starts"), ("spark", "ready"), ("batch 0",)], ids=" ".join)
+def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path, moment: tuple[str, ...]) -> None:
+    """While Spark's JVM starts, when it has just started, and while a query runs."""
     with subprocess.Popen(
         COMMAND,
         cwd=tmp_path,
@@ -71,7 +73,7 @@ def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "spark" in line:  # its JVM and the servers are running
+            if all(word in line for word in moment):
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
                 break
         rest = process.stdout.read()  # to the end: no process is left that could write to it

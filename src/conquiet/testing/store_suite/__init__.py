@@ -26,36 +26,36 @@ pytest.register_assert_rewrite(
 )  # so that failures show their values
 
 from conquiet.testing.store_suite.batches import Batches  # noqa: E402
-from conquiet.testing.store_suite.claiming import Claiming  # noqa: E402
+from conquiet.testing.store_suite.claims import Claims  # noqa: E402
 from conquiet.testing.store_suite.concurrency import Concurrency  # noqa: E402
-from conquiet.testing.store_suite.enqueueing import Enqueueing  # noqa: E402
+from conquiet.testing.store_suite.enqueue import Enqueue  # noqa: E402
 from conquiet.testing.store_suite.leases import Leases  # noqa: E402
 from conquiet.testing.store_suite.names import Names  # noqa: E402
 from conquiet.testing.store_suite.payloads import Payloads  # noqa: E402
 from conquiet.testing.store_suite.records import Records  # noqa: E402
-from conquiet.testing.store_suite.settling import Settling  # noqa: E402
+from conquiet.testing.store_suite.settlement import Settlements  # noqa: E402
 from conquiet.testing.store_suite.source import StoreSource, proves  # noqa: E402
 from conquiet.testing.store_suite.staleness import Staleness  # noqa: E402
 from conquiet.testing.store_suite.states import States  # noqa: E402
 from conquiet.testing.store_suite.transactions import Transactions  # noqa: E402
-from conquiet.testing.store_suite.waking import Waking  # noqa: E402
+from conquiet.testing.store_suite.wakeups import Wakeups  # noqa: E402
 
 __all__ = ["StoreSource", "StoreSuite", "proves"]
 
 
 class StoreSuite(
     States,
-    Enqueueing,
+    Enqueue,
     Payloads,
     Names,
-    Claiming,
-    Settling,
+    Claims,
+    Settlements,
     Staleness,
     Leases,
     Records,
     Batches,
     Concurrency,
     Transactions,
-    Waking,
+    Wakeups,
 ):
     """All tests of a job store."""

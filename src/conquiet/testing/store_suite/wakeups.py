@@ -8,13 +8,13 @@ import time
 from conquiet.jobs import JobState
 from conquiet.testing.store_suite.source import QUEUE, Fixtures, Scene, StoreSource
 
-__all__ = ["Waking"]
+__all__ = ["Wakeups"]
 
 LONG = 20.0  # a wait that must end early
 SOON = 5.0
 
 
-class Waking(Fixtures):
+class Wakeups(Fixtures):
     def test_new_work_ends_a_wait(self, stores: StoreSource) -> None:
         store, other = stores.open(), stores.open()
         with store.listen(QUEUE) as wait:

@@ -9,7 +9,7 @@ import pytest
 from conquiet.jobs import Job, JobState, JobStore, Nack, RetrySchedule
 from conquiet.testing.store_suite.source import QUEUE, Advance, Fixtures, Scene, StoreSource, close_to, proves
 
-__all__ = ["Settling"]
+__all__ = ["Settlements"]
 
 LATER = 1_000_000.0
 
@@ -20,7 +20,7 @@ def delay(job: Job) -> float:
     return (job.retry_at - job.attempts[-1].ended_at).total_seconds()
 
 
-class Settling(Fixtures):
+class Settlements(Fixtures):
     @proves("J-06")
     def test_an_acked_job_has_succeeded_for_good(self, scene: Scene) -> None:
         held = scene.in_flight()

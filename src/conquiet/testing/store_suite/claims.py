@@ -16,14 +16,14 @@ from conquiet.testing.store_suite.source import (
     unchanged,
 )
 
-__all__ = ["Claiming"]
+__all__ = ["Claims"]
 
 
 def ids(jobs: list[Job]) -> list[str]:
     return [job.id for job in jobs]
 
 
-class Claiming(Fixtures):
+class Claims(Fixtures):
     @proves("J-04", "J-05")
     def test_a_claim_leases_the_job(self, store: JobStore) -> None:
         given = store.enqueue(QUEUE, {"n": 1}, id="a", correlation_id="c")

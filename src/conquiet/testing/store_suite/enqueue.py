@@ -24,10 +24,10 @@ from conquiet.testing.store_suite.source import (
     unchanged,
 )
 
-__all__ = ["Enqueueing"]
+__all__ = ["Enqueue"]
 
 
-class Enqueueing(Fixtures):
+class Enqueue(Fixtures):
     @proves("J-03")
     def test_a_new_job_is_ready_with_what_it_was_given(self, store: JobStore) -> None:
         given = store.enqueue(

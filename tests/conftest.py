@@ -24,6 +24,7 @@ pytest_plugins = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if campaign.FULL:  # the nearest marker wins: limits are meant for a twentieth of a campaign

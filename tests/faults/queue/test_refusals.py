@@ -16,6 +16,7 @@ from conquiet.queue import (
     QueueConfig,
     QueueConsumer,
     QueueError,
+    QueueRefusedError,
     RedisStreamsQueue,
     connect,
 )
@@ -74,7 +75,10 @@ def test_oom(
     client.config_set("maxmemory", 1)
     try:
         refused = refusal(
-            QueueError, "OOM|maxmemory", lambda: queue.enqueue({"n": 5}), lambda: queue.enqueue_many([{}])
+            QueueRefusedError,
+            "OOM|maxmemory",
+            lambda: queue.enqueue({"n": 5}),
+            lambda: queue.enqueue_many([{}]),
         )
         found = drained(queue)
     finally:
@@ -93,7 +97,7 @@ def test_readonly(
     client.execute_command("REPLICAOF", "127.0.0.1", "1")  # nothing listens there: the replica keeps its data
     try:
         refused = refusal(
-            *(QueueError, "READONLY|read only replica"),
+            *(QueueRefusedError, "READONLY|read only replica"),
             *(lambda: queue.enqueue({"n": 5}), lambda: queue.enqueue_many([{}]), lambda: queue.read(50)),
             *(lambda: queue.ack(held), lambda: queue.claim_stale(0)),
         )
@@ -130,7 +134,7 @@ def test_wrongtype(
     client.rename(STREAM, "aside")
     client.set(STREAM, "something else")
     refused = refusal(
-        *(QueueError, "WRONGTYPE|wrong kind of value"),
+        *(QueueRefusedError, "WRONGTYPE|wrong kind of value"),
         *(lambda: queue.enqueue({}), lambda: queue.read(50), lambda: queue.ack(held)),
         *(lambda: queue.claim_stale(0), queue.backlog_stats),
     )

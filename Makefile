@@ -10,7 +10,7 @@ COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-in
 
 # Most tests wait for servers, processes and clocks more than they compute: one process more than cores.
 WORKERS := $(or $(WORKERS),$(shell expr $$(nproc 2>/dev/null || echo 2) + 1))
-PARALLEL = --numprocesses $(WORKERS) --dist loadgroup
+PARALLEL = --numprocesses $(WORKERS) --dist loadscope
 
 # Recipes `exec` their last command, so that it receives the signals, and not a shell in between.
 

@@ -16,6 +16,7 @@ settings.load_profile("suite")
 
 pytest_plugins = [
     "pytester",
+    "tests.distribution",
     "tests.interruption",
     "tests.ledger",
     "tests.room_coverage",
@@ -24,29 +25,10 @@ pytest_plugins = [
 ]
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if campaign.FULL:  # the nearest marker wins: limits are meant for a twentieth of a campaign
+    if campaign.FULL:
+        for item in items:  # the nearest marker wins: limits are meant for a twentieth of a campaign
             item.add_marker(pytest.mark.timeout(0), append=False)
-        if (group := _group(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _group(item: pytest.Item) -> str | None:
-    """Tests of one group run one after the other in one process (`--dist loadgroup`), the others in any process.
-
-    Tests that share a Spark session are a group, because starting a session takes longer than most tests. So are the
-    tests of a file that share a module-scoped fixture. A test can name its own group with a marker.
-    """
-    if item.get_closest_marker("xdist_group") is not None:
-        return None
-    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no public name for it
-    if "spark" in fixtures:
-        return "spark"
-    if any(definitions and definitions[-1].scope == "module" for definitions in fixtures.values()):
-        return item.location[0]
-    return None
 
 
 @pytest.hookimpl(wrapper=True)

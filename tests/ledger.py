@@ -9,7 +9,6 @@ clause of a delivered group does not pass. A run of a part of the suite says not
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -87,7 +86,7 @@ class Ledger:
         self.partial = self.partial or not report.passed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = without_group(report.nodeid)
+        test = report.nodeid
         for name, clause in report.user_properties:
             if name == PROPERTY:
                 self.tests[str(clause)].add(test)
@@ -199,11 +198,6 @@ def clauses_of(item: pytest.Item) -> Iterable[str]:
             raise pytest.UsageError(f'{item.nodeid}: the marker takes clause ids, as in clause("S-06")')
         ids.update(dict.fromkeys(marker.args))
     return ids
-
-
-def without_group(nodeid: str) -> str:
-    """The id of a test without the `--dist loadgroup` group that pytest-xdist appends."""
-    return re.sub(r"@(spark|tests/[\w/]+\.py)$", "", nodeid)
 
 
 def without_parameters(nodeid: str) -> str:

@@ -254,10 +254,10 @@ def test_a_muddled_catalogue_is_refused(project: Project, text: str, complaint: 
 
 def test_tests_in_other_processes_prove_clauses_too(project: Project) -> None:
     project.tests(
-        '@pytest.mark.clause("S-01")\n@pytest.mark.xdist_group("tests/test_it.py")\ndef test_one(): pass\n\n'
+        '@pytest.mark.clause("S-01")\ndef test_one(): pass\n\n'
         '@pytest.mark.clause("S-02")\ndef test_two(): assert False\n'
     )
-    result = project.run("-p", "xdist", "--numprocesses", "2", "--dist", "loadgroup")
+    result = project.run("-p", "xdist", "--numprocesses", "2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.verdicts() == {"S-01": "pass", "S-02": "fail", "J-01": "open"}
     assert project.results()["S-01"]["tests"] == ["tests/test_it.py::test_one"]

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests import campaign
-from tests.ledger import without_group
 
 RESULTS = "build/reliability.json"
 PROPERTY = "figure"  # the property of a test report
@@ -114,7 +113,7 @@ class FiguresPlugin:
         if report.when == "teardown":
             for name, figure in report.user_properties:
                 if name == PROPERTY and isinstance(figure, dict):
-                    self._figures.record(without_group(report.nodeid), **figure)
+                    self._figures.record(report.nodeid, **figure)
 
     def pytest_sessionfinish(self) -> None:
         self._figures.drop_stale()

@@ -19,7 +19,7 @@ from tests.mutants.on_redis import SCENARIOS, play_queue
 from tests.simulation.play import quiet
 
 # In one process: what caught a mutant is determined once, and reported for all at the end.
-pytestmark = pytest.mark.xdist_group("tests/mutants/test_mutants.py")
+pytestmark = pytest.mark.one_process
 
 
 @dataclass

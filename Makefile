@@ -8,8 +8,8 @@ BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen)
 COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11 $(if $(UPGRADE),--upgrade)
 
-# Most tests wait for servers, processes and clocks more than they compute: one process more than cores.
-WORKERS := $(or $(WORKERS),$(shell expr $$(nproc 2>/dev/null || echo 2) + 1))
+# Processes that run tests: one per core. WORKERS=1 runs them one after the other.
+WORKERS := $(or $(WORKERS),$(shell nproc 2>/dev/null || echo 2))
 PARALLEL = --numprocesses $(WORKERS) --dist loadscope
 
 # Recipes `exec` their last command, so that it receives the signals, and not a shell in between.

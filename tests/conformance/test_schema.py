@@ -206,7 +206,7 @@ def test_a_schema_that_says_no_version_is_refused(
         lambda: store.migrate(),
     ):
         with pytest.raises(
-            SchemaVersionError, match=f"conquiet_schema with {found}, where .* restore it from a backup"
+            SchemaVersionError, match=f"conquiet_schema with {found}; one row .* restore it from a backup"
         ) as said:
             refused()
         assert "postgres:" not in str(said.value).replace("postgres:***", "")

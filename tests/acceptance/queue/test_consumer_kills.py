@@ -45,8 +45,14 @@ def test_no_message_is_lost_however_often_consumers_are_killed(
 
 
 def test_the_campaign_notices_a_consumer_that_loses_messages(tmp_path: Path) -> None:
-    with RedisServer() as server:
-        campaign = KillCampaign(server.url, tmp_path, messages=30, kills=3, delivery="AcksBeforeCommit")
-        outcome = campaign.run()
+    """A kill loses a message only between its ack and its commit. Not every campaign of three kills hits that place."""
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with RedisServer() as server:
+            campaign = KillCampaign(server.url, folder, messages=30, kills=3, delivery="AcksBeforeCommit")
+            outcome = campaign.run()
+        if outcome.lost:
+            break
     assert outcome.lost > 0
     assert outcome.verdict.kinds == {"lost", "unhandled-ack"}

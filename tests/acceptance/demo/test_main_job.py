@@ -60,9 +60,9 @@ def test_the_figures_are_those_of_the_generator_and_what_another_run_left_is_gon
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("moment", [("spark", "starts"), ("spark", "ready"), ("batch 0",)], ids=" ".join)
+@pytest.mark.parametrize("moment", [("spark", "starts"), ("spark", "ready")], ids=" ".join)
 def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path, moment: tuple[str, ...]) -> None:
-    """While Spark's JVM starts, when it has just started, and while a query runs."""
+    """While Spark's JVM starts, and when it has just started."""
     with subprocess.Popen(
         COMMAND,
         cwd=tmp_path,

@@ -66,17 +66,19 @@ def command_session(
     session = spark_session(app_name, master, conf)
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield session
-    except KeyboardInterrupt:
-        # What a running query calls in this process fails from here on, each time with a traceback.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        raise
     finally:
         session.stop()
         signal.signal(signal.SIGINT, before)
         root.removeFilter(_is_no_interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    # Whatever a running query calls in this process fails from here on, on other threads, each time with a traceback.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    raise KeyboardInterrupt
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

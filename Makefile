@@ -8,7 +8,7 @@ BOOTSTRAP = @$(or $(PYTHON),python3) tools/bootstrap.py $(if $(PYTHON),--chosen)
 COMPILE = .venv/bin/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11 $(if $(UPGRADE),--upgrade)
 
-# Processes that run tests: one per core. WORKERS=1 runs them one after the other.
+# Processes that run tests: one per core. WORKERS=0 runs them in this one, one after the other.
 WORKERS := $(or $(WORKERS),$(shell nproc 2>/dev/null || echo 2))
 PARALLEL = --numprocesses $(WORKERS) --dist loadscope
 

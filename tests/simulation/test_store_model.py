@@ -411,7 +411,7 @@ class Program(RuleBasedStateMachine):
     def release(self, lease: HeldLease) -> None:
         self.settle(lease, self.model.release, JobStore.release)
 
-    @rule(lease=leases, error=ERRORS, retryable=st.sampled_from([True, True, False]), factor=FACTORS)
+    @rule(lease=leases, error=ERRORS, retryable=st.booleans(), factor=FACTORS)
     def nack(self, lease: HeldLease, error: Any, retryable: bool, factor: float) -> None:
         self.stores.factor = factor
         self.settle(
@@ -550,7 +550,7 @@ def stores(tmp_path: Path) -> Iterator[Stores]:
     *("J-18", "J-19", "J-20", "J-27", "J-28", "J-31"),
 )
 def test_every_store_does_what_the_model_does(stores: Stores) -> None:
-    programs = campaign_size(2000)
+    programs = campaign_size(4000)
     machine = type("Program", (Program,), {"stores": stores})
     run_state_machine_as_test(
         machine,

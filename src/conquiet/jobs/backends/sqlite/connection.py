@@ -114,9 +114,13 @@ def _is_duplicate(error: sqlite3.IntegrityError) -> bool:
 
 
 def _is_about_values(error: sqlite3.OperationalError) -> bool:
-    """Return whether the error is about a value, such as a text that is not UTF-8 or not JSON. Errors about the file, a
-    lock or the disk have codes of their own."""
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR
+    """Return whether the error is about a value, such as a text that is not UTF-8 or not JSON.
+
+    Errors about the file, a lock or the disk have codes of their own. Where Python itself cannot decode a text, its error
+    has none, and only its message tells.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    return "UTF-8" in str(error) if code is None else code == sqlite3.SQLITE_ERROR
 
 
 def _theirs(connection: Any) -> sqlite3.Connection:

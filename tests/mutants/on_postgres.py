@@ -210,12 +210,16 @@ class _Run:
     def _expire(self) -> None:
         """Expire the leases immediately. The history records them as given back: they have no holder any more."""
         held = self.server.execute(
-            "UPDATE conquiet_jobs SET lease_expires_at = clock_timestamp() - interval '1 second' "
-            "WHERE state = 'InFlight' RETURNING id, lease_token"
+            "SELECT id, lease_token FROM conquiet_jobs WHERE state = 'InFlight'"
         ).fetchall()
+        # Recorded first: a worker may claim them again as soon as they have expired.
         for job_id, token in held:
             with self.history.operation("release", job_id, holder=token):
                 pass
+        self.server.execute(
+            "UPDATE conquiet_jobs SET lease_expires_at = clock_timestamp() - interval '1 second' "
+            "WHERE state = 'InFlight'"
+        )
 
     def _clear(self) -> None:
         self.server.execute("DELETE FROM conquiet_jobs")

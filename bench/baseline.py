@@ -11,7 +11,7 @@ import redis
 
 from bench import raw
 from bench.harness import Bench, timed
-from bench.peers import drain
+from bench.peers import PGQUEUER_BATCH, drain
 from conquiet.embedded import PostgresServer, RedisServer
 
 BENCH = Bench("baseline")
@@ -72,6 +72,13 @@ BENCH.compare(
     count=1_000,
     raw=raw_jobs_drain,
     pgqueuer=drain("pgqueuer", new_database),
+    pgqueuer_batched=drain("pgqueuer", new_database, str(PGQUEUER_BATCH)),
     procrastinate=drain("procrastinate", new_database),
 )
-BENCH.compare("sqlite_drain", unit="jobs", count=1_000, huey=drain("huey", new_file))
+BENCH.compare(
+    "sqlite_drain",
+    unit="jobs",
+    count=1_000,
+    huey=drain("huey", new_file),
+    huey_fsync=drain("huey", new_file, "fsync"),
+)

@@ -42,11 +42,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is not a rate and is not compared, such as the CPU share of an idle consumer."""
+    """A number that is not a rate and is not compared, such as the CPU share of an idle consumer.
+
+    With `count`, its `measure` takes the amount of work.
+    """
 
     name: str
     unit: str
-    measure: Callable[[], float]
+    measure: Callable[..., float]
+    count: int | None = None
 
     def key_names(self) -> list[str]:
         return [self.name]
@@ -84,8 +88,10 @@ class Bench:
     def compare(self, name: str, *, unit: str, count: int, **variants: Variant) -> None:
         self.entries.append(Comparison(name, unit, count, variants))
 
-    def figure(self, name: str, *, unit: str, measure: Callable[[], float]) -> None:
-        self.entries.append(Figure(name, unit, measure))
+    def figure(
+        self, name: str, *, unit: str, measure: Callable[..., float], count: int | None = None
+    ) -> None:
+        self.entries.append(Figure(name, unit, measure, count))
 
     def needs(self, make: Callable[[], AbstractContextManager[T]]) -> Callable[[], T]:
         """Declare a resource of variants, such as a server: opened at its first use, closed after the last."""
@@ -106,7 +112,8 @@ class Bench:
         with self._opened:
             for entry in self.entries:
                 if isinstance(entry, Figure):
-                    values = [entry.measure() for _ in range(repetitions)]
+                    size = () if entry.count is None else (max(1, round(entry.count * scale)),)
+                    values = [entry.measure(*size) for _ in range(repetitions)]
                     console.print(f"{self.room}.{entry.name}: {median_and_spread(values)} {entry.unit}")
                     results[f"{self.room}.{entry.name}"] = statistics.median(values)
                 else:

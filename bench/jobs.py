@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tempfile
 import time
@@ -18,7 +19,8 @@ import psycopg
 
 from bench import raw
 from bench.harness import Bench, timed
-from bench.peers import drain
+from bench.peers import PGQUEUER_BATCH, drain
+from conquiet import Conquiet
 from conquiet.embedded import PostgresServer
 from conquiet.jobs import JobStore, JobWorker, open_store
 
@@ -63,21 +65,28 @@ def enqueue_ours(count: int) -> float:
 
 
 def enqueue_raw(count: int) -> float:
-    """COPY of the same rows into the same table, ids included."""
+    """COPY of the same rows into the same table, ids included: each batch as one block of text."""
     with postgres_store() as store, psycopg.connect(store.dsn, autocommit=True) as connection:
 
         def copy() -> None:
             columns = "id, queue, payload, priority, state, max_retries, enqueued_at"
             for size in raw.batches(count, 1_000):
                 now = time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime())
+                rest = f"\t{QUEUE}\t{raw.PAYLOAD}\t5\tReady\t3\t{now}\n"
+                ids = os.urandom(16 * size).hex()
+                block = "".join([ids[begin : begin + 32] + rest for begin in range(0, 32 * size, 32)])
                 with (
                     connection.cursor() as cursor,
                     cursor.copy(f"COPY conquiet_jobs ({columns}) FROM STDIN") as rows,
                 ):
-                    for _ in range(size):
-                        rows.write_row((str(uuid4()), QUEUE, raw.PAYLOAD, 5, "Ready", 3, now))
+                    rows.write(block)
 
         return timed(copy)
+
+
+def enqueue_single(count: int) -> float:
+    with postgres_store() as store:
+        return timed(lambda: [store.enqueue(QUEUE, PAYLOAD) for _ in range(count)])
 
 
 def claim_ack(store: JobStore, count: int, batch: int = 100) -> None:
@@ -115,6 +124,18 @@ def worker_drains(store: JobStore, isolation: str) -> float:
 def worker_ours(isolation: str, count: int) -> float:
     with postgres_store(filled=count) as store:
         return worker_drains(store, isolation)
+
+
+def app_ours(count: int) -> float:
+    """Tasks of an app, with an argument each."""
+    with Conquiet(new_database()) as app:
+
+        @app.task
+        def count_up(number: int) -> None:
+            pass
+
+        count_up.enqueue_many([(number,) for number in range(count)])
+        return timed(app.worker().run_until_idle)
 
 
 def history_factor() -> float:
@@ -193,7 +214,28 @@ def sqlite_worker(count: int) -> float:
         return worker_drains(store, "thread")
 
 
-BENCH.compare("postgres_enqueue_many", unit="jobs", count=20_000, ours=enqueue_ours, raw=enqueue_raw)
+BENCH.compare(
+    "postgres_enqueue_many",
+    unit="jobs",
+    count=20_000,
+    ours=enqueue_ours,
+    raw=enqueue_raw,
+    pgqueuer=drain("pgqueuer", new_database, "bulk"),
+)
+BENCH.compare(
+    "postgres_enqueue",
+    unit="jobs",
+    count=2_000,
+    ours=enqueue_single,
+    pgqueuer=drain("pgqueuer", new_database, "single"),
+)
+BENCH.compare(
+    "postgres_app",
+    unit="jobs",
+    count=10_000,
+    ours=app_ours,
+    pgqueuer_batched=drain("pgqueuer", new_database, str(PGQUEUER_BATCH)),
+)
 BENCH.compare("postgres_claim_ack", unit="jobs", count=10_000, ours=claim_ack_ours, raw=claim_ack_raw)
 for isolation in ("thread", "async"):
     BENCH.compare(
@@ -203,10 +245,16 @@ for isolation in ("thread", "async"):
         ours=partial(worker_ours, isolation),
         raw=claim_ack_raw,
         pgqueuer=drain("pgqueuer", new_database),
+        pgqueuer_batched=drain("pgqueuer", new_database, str(PGQUEUER_BATCH)),
         procrastinate=drain("procrastinate", new_database, share=0.05),
     )
 BENCH.figure("postgres_claim_history_factor", unit="times the cost", measure=history_factor)
 BENCH.compare("sqlite_batched", unit="jobs", count=5_000, ours=sqlite_ours, raw=sqlite_raw)
 BENCH.compare(
-    "sqlite_worker", unit="jobs", count=5_000, ours=sqlite_worker, huey=drain("huey", new_file, share=0.1)
+    "sqlite_worker",
+    unit="jobs",
+    count=5_000,
+    ours=sqlite_worker,
+    huey=drain("huey", new_file, share=0.1),
+    huey_fsync=drain("huey", new_file, "fsync", share=0.1),
 )

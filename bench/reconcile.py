@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -26,19 +27,24 @@ from conquiet.reconcile.spark import read_metrics, read_reports, reconcile_batch
 from conquiet.spark import spark_session
 
 BENCH = Bench("reconcile")
+MILLION = 1_000_000
 
 Sums = list[list[str | int | None]]
 
 
+folder = BENCH.needs(lambda: tempfile.TemporaryDirectory(prefix="conquiet-bench-"))
+
+
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    session = spark_session("bench", "local[*]")
+    logged = {"enabled": True, "dir": folder(), "compress": False, "rolling.enabled": False}
+    conf = {f"spark.eventLog.{name}": value for name, value in logged.items()}
+    session = spark_session("bench", "local[*]", conf)
     yield session
     session.stop()
 
 
 spark = BENCH.needs(_session)
-folder = BENCH.needs(lambda: tempfile.TemporaryDirectory(prefix="conquiet-bench-"))
 known: dict[tuple[int, str], Sums] = {}
 
 
@@ -78,6 +84,32 @@ def ours(count: int, kind: str = EVEN) -> float:
     return seconds
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What the tasks of one reconciliation used, from Spark's event log."""
+
+    cpu_us: float
+    shuffled_bytes: int
+    largest_task_bytes: int
+
+
+def cost(count: int) -> Cost:
+    ours(count)  # writes the files, and warms up
+    log = Path(folder()) / spark().sparkContext.applicationId
+    if not log.exists():
+        log = log.with_name(f"{log.name}.inprogress")
+    begin = log.stat().st_size
+    ours(count)
+    with log.open("rb") as events:
+        events.seek(begin)
+        used = [event["Task Metrics"] for event in map(json.loads, events) if "Task Metrics" in event]
+    return Cost(
+        sum(task["Executor CPU Time"] for task in used) / 1000,
+        sum(task["Shuffle Write Metrics"]["Shuffle Bytes Written"] for task in used),
+        max(task["Peak Execution Memory"] for task in used),
+    )
+
+
 def duckdb(count: int) -> float:
     reports, metrics = files(count, EVEN)
     if not peers.PYTHON.exists():
@@ -111,3 +143,6 @@ BENCH.compare(
     skewed=lambda count: ours(count, SKEWED),
     hot_post=lambda count: ours(count, HOT_POST),
 )
+BENCH.figure("cpu_us_per_report", unit="µs of a core", measure=lambda: cost(MILLION).cpu_us / MILLION)
+BENCH.figure("shuffle_bytes_per_report", unit="bytes", measure=lambda: cost(MILLION).shuffled_bytes / MILLION)
+BENCH.figure("largest_task_mb", unit="MB", measure=lambda: cost(MILLION).largest_task_bytes / 1e6)

@@ -128,9 +128,40 @@ def _idle() -> tuple[float, float]:
         return share, made / BLOCKS
 
 
+MEASURED = 100_000
+LARGE = {**PAYLOAD, "post": ""}
+LARGE["post"] = "x" * (210 - len(_encode(LARGE)))  # 210 bytes of JSON, as a report with all its fields
+
+
+def entry_bytes() -> float:
+    return _memory_bytes()[0]
+
+
+def pending_bytes() -> float:
+    return _memory_bytes()[1]
+
+
+def _memory_bytes() -> tuple[float, float]:
+    """What the server reports as used, per entry: for an entry in the stream, then for it being pending."""
+    with stream() as (client, queue):
+        empty = _used(client)
+        for size in raw.batches(MEASURED, 10_000):
+            queue.enqueue_many([LARGE] * size)
+        full = _used(client)
+        for size in raw.batches(MEASURED, 1_000):
+            assert len(queue.read(1000, size)) == size
+        return (full - empty) / MEASURED, (_used(client) - full) / MEASURED
+
+
+def _used(client: redis.Redis) -> int:
+    return int(client.info("memory")["used_memory_dataset"])
+
+
 BENCH.compare("enqueue", unit="messages", count=5_000, ours=enqueue_ours, raw=enqueue_raw)
 BENCH.compare("enqueue_many", unit="messages", count=50_000, ours=enqueue_many_ours, raw=enqueue_many_raw)
 BENCH.compare("read_ack", unit="messages", count=50_000, ours=read_ack_ours, raw=read_ack_raw)
 BENCH.compare("run", unit="messages", count=3_000, ours=run_ours, raw=run_raw)
 BENCH.figure("idle_cpu_share", unit="of a core", measure=idle_cpu_share)
 BENCH.figure("idle_calls_per_block", unit="Redis calls", measure=idle_calls_per_block)
+BENCH.figure("entry_bytes", unit="bytes", measure=entry_bytes)
+BENCH.figure("pending_bytes", unit="bytes", measure=pending_bytes)

@@ -29,8 +29,8 @@ class JournalBackend(MemoryBackend):
         super().__init__(clock)
         self.journal: list[tuple[str, str]] = []
 
-    def insert(self, queue, rows, skip, connection):
-        inserted = yield from super().insert(queue, rows, skip, connection)
+    def insert(self, queue, rows, skip, connection, notify=True):
+        inserted = yield from super().insert(queue, rows, skip, connection, notify)
         self.journal += [(job_id, "Ready") for job_id in inserted.ids]
         return inserted
 
@@ -39,8 +39,8 @@ class JournalBackend(MemoryBackend):
         self.journal += [(job.id, "InFlight") for job in jobs]
         return jobs, more
 
-    def settle(self, settlements, connection):
-        current = yield from super().settle(settlements, connection)
+    def settle(self, settlements, connection, begins=()):
+        current = yield from super().settle(settlements, connection, begins)
         self.journal += [(end.job_id, end.state.value) for end in settlements if end.token in current]
         return current
 

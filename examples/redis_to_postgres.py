@@ -6,9 +6,9 @@ A message is delivered again if its consumer dies between the commit and the ack
 Prints:
 
     the first consumer dies after its commit, before the acknowledgement
-    order 1 comes again, and is not booked again
     order 2 is booked
     order 3 is booked
+    order 1 comes again, and is not booked again
     booked: [(1, 10), (2, 20), (3, 30)], pending: 0
 """
 
@@ -59,8 +59,9 @@ def main(redis, database) -> None:
             consumer.stop()  # only so that this example ends
 
     transactions = PsycopgTransactions(database)
-    rescuer.run_recovery(handler=handle, db_factory=transactions, interval_ms=10)
     consumer.run(handler=handle, db_factory=transactions)
+    # The recovery, a process of its own in real life, gives way to new messages: there are none left.
+    rescuer.run_recovery(handler=handle, db_factory=transactions, interval_ms=10)
     booked = database.execute("SELECT * FROM bookings ORDER BY number").fetchall()
     print(f"booked: {booked}, pending: {queue.backlog_stats().pending}")
 

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests import campaign
+from conquiet.observe import job_metrics
+from tests import campaign, class_archive, interpreters
 
-# JVMs of tests live for seconds: without the optimizing compiler they take a third less CPU.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# JVMs and Python processes of tests live for seconds.
+interpreters.start_compiled(os.environ)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.java_options())
+
+# The tests of a process have more queues than the first ones, which get metrics of their own.
+job_metrics.MOST_SERIES = 1_000_000
 
 # A test has one time limit, pytest's. Hypothesis' own, of 0.2 s for an example, fails on a busy machine.
 settings.register_profile("suite", deadline=None)
@@ -24,6 +29,7 @@ pytest_plugins = [
     "tests.interruption",
     "tests.ledger",
     "tests.room_coverage",
+    "tests.chance",
     "tests.conftest_servers",
     "tests.faults.figures",
 ]

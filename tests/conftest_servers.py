@@ -4,6 +4,8 @@ redis_url       a flushed Redis; the test runs once for every Redis and Valkey o
 postgres_dsn    an empty PostgreSQL database for one test
 redis_server, postgres_server
                 the shared servers behind them. A test that kills or pauses a server starts its own.
+replicated, redis_cluster, private_cluster
+                several servers as one service (tests/topologies.py)
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import redis
 from conquiet.embedded import PostgresServer, RedisServer, ServerBinary
 from conquiet.embedded.binaries import available_redis_binaries, find_postgres, find_redis
 from conquiet.errors import ConquietError
+from tests.topologies import ClusterOfServers, Replicated
 
 _ran: list[str] = []
 _numbers = count(1)
@@ -89,3 +92,30 @@ def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def replicated(redis_server: RedisServer) -> Iterator[Replicated]:
+    """A master, a replica and three Sentinels of the test's own."""
+    with Replicated(redis_server.binary) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(redis_server: RedisServer) -> Iterator[ClusterOfServers]:
+    with ClusterOfServers(redis_server.binary) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(_shared_cluster: ClusterOfServers) -> ClusterOfServers:
+    """Three nodes without replicas, flushed; shared."""
+    _shared_cluster.flush()
+    return _shared_cluster
+
+
+@pytest.fixture
+def private_cluster(redis_server: RedisServer) -> Iterator[ClusterOfServers]:
+    """Three nodes with a replica each, of the test's own."""
+    with ClusterOfServers(redis_server.binary, replicas=True) as cluster:
+        yield cluster

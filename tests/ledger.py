@@ -2,8 +2,10 @@
 
 A pytest plugin. Tests carry `@pytest.mark.clause("S-06", …)`. A clause *passes* when it has tests and all of
 them pass; it *fails* when one fails; otherwise it is *open*: it has no test, or a test was skipped or expected to
-fail, which proves nothing. A full run writes build/conformance.json and docs/conformance.md, and fails when a
-clause of a delivered group does not pass. A run of a part of the suite says nothing about clauses.
+fail, which proves nothing. A clause whose words name other means than the code uses is *met otherwise* when its tests
+pass, and shown with the decision that says why (`met_otherwise` in the file). A full run writes build/conformance.json
+and docs/conformance.md, and fails when a clause of a delivered group is not met. A run of a part of the suite says
+nothing about clauses.
 """
 
 from __future__ import annotations
@@ -20,20 +22,23 @@ import pytest
 CLAUSES = "conformance/clauses.toml"
 REPORT = "docs/conformance.md"
 RESULTS = "build/conformance.json"
+DECISIONS = "docs/decisions"
 PROPERTY = "clause"  # in a test report: a clause that the test proves
+MET = ("pass", "met otherwise")
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The clauses of the file: id to text, in order, and the groups that must be complete."""
+    """The clauses of the file: id to text, in order; the groups that must be complete; clauses met by other means."""
 
     groups: dict[str, dict[str, str]]
     delivered: list[str]
+    otherwise: dict[str, str]  # clause -> the decision that replaces the means it names
 
     @classmethod
-    def read(cls, path: Path) -> Catalogue:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        delivered = data.pop("delivered", [])
+    def read(cls, root: Path) -> Catalogue:
+        data = tomllib.loads((root / CLAUSES).read_text(encoding="utf-8"))
+        delivered, otherwise = data.pop("delivered", []), data.pop("met_otherwise", {})
         for group in delivered:
             if group not in data:
                 raise pytest.UsageError(
@@ -43,7 +48,15 @@ class Catalogue:
             for clause in clauses:
                 if not clause.startswith(f"{group}-"):
                     raise pytest.UsageError(f"{CLAUSES}: {clause} is in the group {group}")
-        return cls(data, delivered)
+        catalogue = cls(data, delivered, otherwise)
+        for clause, decision in otherwise.items():
+            if clause not in catalogue.clauses:
+                raise pytest.UsageError(f"{CLAUSES}: met_otherwise names {clause}, which it does not have")
+            if not (root / DECISIONS / f"{decision}.md").is_file():
+                raise pytest.UsageError(
+                    f"{CLAUSES}: {clause} is met otherwise by {decision!r}, which is not in {DECISIONS}"
+                )
+        return catalogue
 
     @property
     def clauses(self) -> dict[str, str]:
@@ -118,11 +131,14 @@ class Ledger:
         if self.config.option.conformance:
             for clause, entry in self.results().items():
                 terminalreporter.line(f"{clause}  {entry['verdict']:4}  {self.catalogue.clauses[clause]}")
+                if "decision" in entry:
+                    terminalreporter.line(f"            {DECISIONS}/{entry['decision']}.md")
                 for test, cases in Counter(map(without_parameters, entry["tests"])).items():
                     terminalreporter.line(f"            {test}" + (f" ({cases} cases)" if cases > 1 else ""))
         delivered = ", ".join(self.catalogue.delivered) or "none"
         terminalreporter.line(
-            f"{verdicts['pass']} pass, {verdicts['fail']} fail, {verdicts['open']} open; "
+            f"{verdicts['pass']} pass, {verdicts['met otherwise']} met otherwise, {verdicts['fail']} fail, "
+            f"{verdicts['open']} open; "
             f"delivered groups: {delivered}; written: {REPORT}, {RESULTS}"
         )
         for clause in self.unproven():
@@ -161,16 +177,23 @@ class Ledger:
         outcomes = {self.outcomes[test] for test in self.tests.get(clause, ())}
         if "failed" in outcomes:
             return "fail"
-        return "pass" if outcomes == {"passed"} else "open"
+        if outcomes != {"passed"}:
+            return "open"
+        return "met otherwise" if clause in self.catalogue.otherwise else "pass"
 
     def results(self) -> dict[str, dict[str, str | list[str]]]:
-        return {
-            clause: {"tests": sorted(self.tests.get(clause, ())), "verdict": self.verdict(clause)}
-            for clause in self.catalogue.clauses
-        }
+        results: dict[str, dict[str, str | list[str]]] = {}
+        for clause in self.catalogue.clauses:
+            results[clause] = {
+                "tests": sorted(self.tests.get(clause, ())),
+                "verdict": self.verdict(clause),
+            }
+            if clause in self.catalogue.otherwise:
+                results[clause]["decision"] = self.catalogue.otherwise[clause]
+        return results
 
     def unproven(self) -> list[str]:
-        return [clause for clause in self.catalogue.demanded if self.verdict(clause) != "pass"]
+        return [clause for clause in self.catalogue.demanded if self.verdict(clause) not in MET]
 
     def report(self) -> str:
         """The page for readers. Parameters are left out: they depend on the servers of the machine."""
@@ -178,7 +201,9 @@ class Ledger:
             "# Conformance",
             "",
             f"What the system must do, clause by clause (`{CLAUSES}`), and which tests prove it. Written by every full",
-            "test run, by `make conformance` too; do not edit. *open* means that no test proves the clause yet.",
+            "test run, by `make conformance` too; do not edit. *open* means that no test proves the clause yet; *met",
+            "otherwise* that its tests pass, but the code uses other means than the clause names, for the reasons in the",
+            "decision.",
             "",
             "| clause | it says | tests | verdict |",
             "| --- | --- | --- | --- |",
@@ -186,7 +211,10 @@ class Ledger:
         for clause, text in self.catalogue.clauses.items():
             tests = sorted(set(map(without_parameters, self.tests.get(clause, ()))))
             names = "<br>".join(f"`{test}`" for test in tests)
-            lines.append(f"| {clause} | {cell(text)} | {names} | {self.verdict(clause)} |")
+            verdict = self.verdict(clause)
+            if decision := self.catalogue.otherwise.get(clause):
+                verdict += f" ([{decision[:4]}](decisions/{decision}.md))"
+            lines.append(f"| {clause} | {cell(text)} | {names} | {verdict} |")
         return "\n".join(lines) + "\n"
 
 
@@ -226,4 +254,4 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.rootpath / CLAUSES
     if not path.exists():
         raise pytest.UsageError(f"{CLAUSES} is missing; the clause ledger needs it")
-    config.pluginmanager.register(Ledger(config, Catalogue.read(path)), "ledger")
+    config.pluginmanager.register(Ledger(config, Catalogue.read(config.rootpath)), "ledger")

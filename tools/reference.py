@@ -25,6 +25,7 @@ ROOMS = {
     "conquiet.task.exceptions": "Exceptions of the Consumer Engine",
     "conquiet.connectors": "Connectors",
     "conquiet.local": "In-process queue",
+    "conquiet.coordination": "State shared by processes",
     "conquiet.reconcile": "Reconciliation",
     "conquiet.reconcile.spark": "Reconciliation on Spark",
     "conquiet.reconcile.report": "Analytics and the report",

@@ -16,11 +16,13 @@ from bench.harness import Variant
 FOLDER = Path(__file__).parent
 PYTHON = FOLDER.parents[1] / ".venv-bench" / "bin" / "python"
 
+PGQUEUER_BATCH = 200  # pgqueuer's fastest: 100 to 500 differ less than two runs of one of them do
 
-def drain(peer: str, target: Callable[[], str], share: float = 1.0) -> Variant:
+
+def drain(peer: str, target: Callable[[], str], *settings: str, share: float = 1.0) -> Variant:
     """Return a variant that lets the peer enqueue and then drain `count` jobs that do nothing; only the drain counts.
 
-    `target` returns a server or file for each run, so that each begins with an empty queue. A slow peer may get a
+    Without `settings` the peer runs with its own defaults; its script says which settings it takes. `target` returns a server or file for each run, so that each begins with an empty queue. A slow peer may get a
     `share` of the jobs; its time counts as if it had done them all at that rate.
     """
 
@@ -29,7 +31,7 @@ def drain(peer: str, target: Callable[[], str], share: float = 1.0) -> Variant:
             raise SystemExit(f"{peer} needs .venv-bench; run: make peers")
         jobs = max(1, round(count * share))
         result = subprocess.run(
-            [PYTHON, FOLDER / f"{peer}.py", str(jobs)],
+            [PYTHON, FOLDER / f"{peer}.py", str(jobs), *settings],
             env={**os.environ, "BENCH_TARGET": target()},  # not an argument: it may contain a password
             stdout=subprocess.PIPE,
             text=True,

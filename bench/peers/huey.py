@@ -1,4 +1,8 @@
-"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does; same fsync as ours."""
+"""huey on SQLite: enqueue, then dequeue and execute until the queue is empty, as its worker does.
+
+By default with its own settings, which leave syncing to the SQLite library; with the argument `fsync` it must sync every
+commit, as conquiet does.
+"""
 
 import json
 import os
@@ -12,7 +16,8 @@ sys.path.pop(0)
 from huey import SqliteHuey
 
 count = int(sys.argv[1])
-huey = SqliteHuey(filename=os.environ["BENCH_TARGET"], results=False, fsync=True)
+settings = {"fsync": True} if "fsync" in sys.argv[2:] else {}
+huey = SqliteHuey(filename=os.environ["BENCH_TARGET"], **settings)
 done = 0
 
 

@@ -15,12 +15,15 @@ import procrastinate
 logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it warns about an App in the main module
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=os.environ["BENCH_TARGET"]))
 done = 0
+times: list[tuple[float, int]] = []  # a moment, and how many jobs have been done
 
 
 @app.task(name="nothing")
 async def nothing(number: int) -> None:
     global done
     done += 1
+    if done % 20 == 0:
+        times.append((time.perf_counter(), done))
 
 
 async def main(count: int) -> float:
@@ -37,4 +40,8 @@ async def main(count: int) -> float:
 count = int(sys.argv[1])
 seconds = asyncio.run(main(count))
 version = procrastinate.__version__
-print(json.dumps({"peer": "procrastinate", "version": version, "jobs": count, "seconds": seconds}))
+print(
+    json.dumps(
+        {"peer": "procrastinate", "version": version, "jobs": count, "seconds": seconds, "times": times}
+    )
+)

@@ -63,7 +63,8 @@ def checked_seconds(
     if number and at_least <= value <= MAX_SECONDS and not (above_zero and value == 0):
         return float(value)
     bound = "" if or_negative else ", above 0" if above_zero else ", at least 0"
-    raise error(f"{what} must be a number of seconds{bound}, not {_shown(value)}")
+    limit = f": at most {MAX_SECONDS:.0f} (a century)" if number and value > MAX_SECONDS else ""
+    raise error(f"{what} must be a number of seconds{bound}, not {_shown(value)}{limit}")
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,11 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "on_grid", "utc"]
+__all__ = ["HEARD_SECONDS", "SYSTEM_CLOCK", "Clock", "Parker", "SystemClock", "on_grid", "utc", "utc_text"]
+
+# Python runs signal handlers between two instructions of the main thread. A signal that arrives after the last
+# instruction before a wait does not interrupt the wait, so the main thread never waits for longer than this in one piece.
+HEARD_SECONDS = 0.5
 
 
 class Parker:
@@ -37,9 +41,14 @@ class Parker:
 
     def park(self, timeout: float | None) -> bool:
         """Wait for `wake`, in real time; False if it was not called within `timeout` seconds."""
-        if timeout is None:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        left = threading.TIMEOUT_MAX if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        if left > HEARD_SECONDS and threading.current_thread() is threading.main_thread():
+            end = time.monotonic() + left
+            while left > HEARD_SECONDS:
+                if self._lock.acquire(timeout=HEARD_SECONDS):
+                    return True
+                left = end - time.monotonic()
+        return self._lock.acquire(timeout=max(left, 0.0))
 
 
 class Clock(Protocol):
@@ -74,6 +83,14 @@ SYSTEM_CLOCK = SystemClock()
 def utc(seconds: float) -> datetime:
     """A wall time as the aware UTC datetime in which conquiet shows and stores it."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def utc_text(seconds: float) -> str | None:
+    """A wall time for a log. None if no calendar has it: a delay may be of any length."""
+    try:
+        return utc(seconds).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def on_grid(seconds: float) -> float:

@@ -19,6 +19,9 @@ _log = logging.getLogger("conquiet")
 def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on SIGTERM inside the block; afterwards the previous handler is restored.
 
+    A handler that the application installed before is called too, after `stop`. If it raises (`sys.exit`), the
+    exception is raised when the block has ended, so that the work in hand is finished first.
+
     Python lets only the main thread install signal handlers; in another thread nothing is installed, and a log line
     says so. SIGINT is not changed: it raises KeyboardInterrupt.
     """
@@ -30,17 +33,18 @@ def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
     entry = _Stop(stop)
-    if not _stops:
-        _before.append(signal.signal(signal.SIGTERM, _stop_all))
+    # SIGTERM may come between any two lines. At each of them it finds the previous handler, or ours with this block in
+    # the list: so the block is in the list before ours is installed, and until the previous one is back.
     _stops.append(entry)
     try:
+        _install()
         yield
     finally:
+        if _stops == [entry]:
+            _restore()
         _stops.remove(entry)
-        if not _stops:
-            before = _before.pop()
-            # None: the previous handler was not installed from Python and cannot be restored.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if not _stops and _raised:
+            raise _raised.pop()
 
 
 class _Stop:
@@ -52,8 +56,31 @@ class _Stop:
 
 _stops: list[_Stop] = []
 _before: list[Any] = []  # the handler before the first block; at most one entry
+_raised: list[BaseException] = []  # what it raised, until the last block has ended; at most one entry
+
+
+def _install() -> None:
+    if not _before:
+        _before.append(signal.getsignal(signal.SIGTERM))  # in the list before it can be needed
+        signal.signal(signal.SIGTERM, _stop_all)
+
+
+def _restore() -> None:
+    before = _before[0]
+    if (
+        signal.getsignal(signal.SIGTERM) is _stop_all
+    ):  # or the application has installed another one meanwhile
+        # None: the previous handler was not installed from Python and cannot be restored.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+    _before.clear()
 
 
 def _stop_all(number: int, frame: FrameType | None) -> None:
     for entry in _stops:
         entry.stop()
+    own = _before[0] if _before else None
+    if callable(own) and not isinstance(own, signal.Handlers):
+        try:
+            own(number, frame)
+        except BaseException as error:  # noqa: BLE001 - raised when the last block has ended
+            _raised[:] = [error]

@@ -43,14 +43,24 @@ def unusable_path(path: str) -> str | None:
     return None
 
 
-def connected(path: str, synchronous: str, *begin: str) -> sqlite3.Connection:
-    """A connection, after the statements in `begin`."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+def connected(
+    path: str,
+    synchronous: str,
+    *begin: str,
+    wait: float = BUSY_SECONDS,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
+    """A connection, after the statements in `begin`. It waits for locks; with `wait` less long until it is returned."""
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=wait, factory=factory
+    )
     try:
-        set_wal(connection)
+        set_wal(connection, wait)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         for statement in begin:
             connection.execute(statement)
+        if wait != BUSY_SECONDS:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
     except BaseException:
         connection.close()
         raise
@@ -107,15 +117,15 @@ def rolled_back(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def set_wal(connection: sqlite3.Connection) -> None:
+def set_wal(connection: sqlite3.Connection, wait: float = BUSY_SECONDS) -> None:
     """Switch to WAL, and retry while other processes open the same new file: SQLite's busy timeout does not apply here."""
-    deadline = SYSTEM_CLOCK.monotonic() + BUSY_SECONDS
+    deadline = SYSTEM_CLOCK.monotonic() + wait
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if access_problem(error) is not AccessProblem.LOCKED or SYSTEM_CLOCK.monotonic() > deadline:
+            if access_problem(error) is not AccessProblem.LOCKED or SYSTEM_CLOCK.monotonic() >= deadline:
                 raise
             Parker().park(0.01)
 

@@ -101,7 +101,7 @@ def stream_source(url: str) -> object:
 
 
 def stream_source_on_an_executor(url: str) -> object:
-    return list(_source(url).read(Blocks([Block("1-1", "1-2", 2)])))
+    return list(_source(url).read(Blocks([Block("1-1", "1-2", 2)], "q")))
 
 
 def batch_source(url: str) -> object:

@@ -20,8 +20,8 @@ from conquiet.errors import ConquietError, StoreUnavailableError
 from conquiet.jobs import JobWorker, migrate, migration_plan, open_async_store, open_store
 from conquiet.queue import (
     AsyncRedisStreamsQueue,
+    QueueAccessError,
     QueueConfig,
-    QueueConnectionError,
     RedisStreamsQueue,
     connect,
     connect_async,
@@ -106,7 +106,7 @@ def test_redis(locked_redis: str, scheme: str, way: str) -> None:
     found = failures(broken_dsns(scheme, locked_redis, "0"), tried)
     assert {type(error).__module__ for error in found} == {"conquiet.errors"}
     if scheme == "redis":
-        refused = [error for error in found if isinstance(error, QueueConnectionError)]
+        refused = [error for error in found if isinstance(error, QueueAccessError)]
         assert sum("invalid username-password pair" in str(error) for error in refused) >= 3
 
 

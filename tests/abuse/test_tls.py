@@ -74,7 +74,7 @@ def redis_ports(redis_server: RedisServer, certificates: Certificates) -> Iterat
         ports = {}
         for name in ("right", "elsewhere"):
             signed = getattr(certificates, name)
-            server = stack.enter_context(RedisServer(binary=redis_server.binary))
+            server = stack.enter_context(RedisServer(binary=redis_server.binary, config={"requirepass": ""}))
             own = own_tls_of_redis(server, signed)
             ports[name] = own or stack.enter_context(TlsFront(server.port, signed)).port
             ports["clear"] = server.port
@@ -170,7 +170,7 @@ def store_opens(dsn: str) -> None:
     with open_store(dsn) as store:
         job = store.enqueue("q", {"a": 1})
         assert store.get(job.id) == job
-        (connection,) = store.operations.backend._idle  # type: ignore[attr-defined]
+        ((connection, _),) = store.operations.backend._idle  # type: ignore[attr-defined]
         assert connection.pgconn.ssl_in_use
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 CLAUSES = """
 delivered = {delivered}
 
@@ -155,6 +158,58 @@ def test_deleting_the_test_of_a_delivered_clause_fails_the_run_and_names_it(
     assert project.verdicts()["S-02"] == "open"
 
 
+@pytest.mark.parametrize(("body", "verdict"), [("pass", "met otherwise"), ("assert False", "fail")])
+def test_a_clause_met_by_other_means_is_shown_with_its_decision(
+    pytester: pytest.Pytester, body: str, verdict: str
+) -> None:
+    project = Project(pytester, delivered='["J"]\nmet_otherwise = { J-01 = "0006-threads" }')
+    decision = pytester.path / "docs" / "decisions" / "0006-threads.md"
+    decision.parent.mkdir(parents=True)
+    decision.touch()
+    project.tests(f'@pytest.mark.clause("J-01")\ndef test_it(): {body}\n')
+    result = project.run("--conformance")
+    assert (result.ret == pytest.ExitCode.OK) == (verdict == "met otherwise")
+    assert project.results()["J-01"] == {
+        "tests": ["tests/test_it.py::test_it"],
+        "verdict": verdict,
+        "decision": "0006-threads",
+    }
+    row = f"| J-01 | Another group | `tests/test_it.py::test_it` | {verdict} ([0006](decisions/0006-threads.md)) |"
+    assert row in project.report.splitlines()
+    result.stdout.fnmatch_lines(
+        [f"J-01  {verdict}  Another group", " *docs/decisions/0006-threads.md", " *::test_it"],
+        consecutive=True,
+    )
+    counted = (
+        "0 pass, 1 met otherwise, 0 fail" if verdict == "met otherwise" else "0 pass, 0 met otherwise, 1 fail"
+    )
+    result.stdout.fnmatch_lines([f"{counted}, 2 open; *"])
+
+
+def test_other_means_prove_nothing_without_a_test(pytester: pytest.Pytester) -> None:
+    project = Project(pytester, delivered='["J"]\nmet_otherwise = { J-01 = "0006-threads" }')
+    decision = pytester.path / "docs" / "decisions" / "0006-threads.md"
+    decision.parent.mkdir(parents=True)
+    decision.touch()
+    result = project.run()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.verdicts()["J-01"] == "open"
+
+
+def test_the_clauses_that_name_other_means_than_the_code_uses_are_marked() -> None:
+    """Each clause that names a class or a structure which a decision replaces."""
+    clauses = tomllib.loads((ROOT / "conformance" / "clauses.toml").read_text())
+    replaced = ("ThreadPoolExecutor", "semaphore", "heaps", "on a condition")
+    named = {
+        clause
+        for group in clauses.values()
+        if isinstance(group, dict)
+        for clause, text in group.items()
+        if any(means in text for means in replaced)
+    }
+    assert named == set(clauses["met_otherwise"])
+
+
 def test_a_skipped_test_does_not_complete_a_delivered_group(pytester: pytest.Pytester) -> None:
     project = Project(pytester, delivered='["J"]')
     project.tests('@pytest.mark.clause("J-01")\ndef test_it(): pytest.skip("later")\n')
@@ -232,7 +287,7 @@ def test_every_clause_is_printed_on_request(project: Project) -> None:
             " *tests/test_it.py::test_it",
             " *tests/test_it.py::test_n (2 cases)",
             "J-01  open  Another group",
-            "1 pass, 0 fail, 2 open; delivered groups: none; *",
+            "1 pass, 0 met otherwise, 0 fail, 2 open; delivered groups: none; *",
         ],
         consecutive=True,
     )
@@ -243,6 +298,11 @@ def test_every_clause_is_printed_on_request(project: Project) -> None:
     [
         ('delivered = ["X"]\n[S]\nS-01 = "x"', "*delivered names the group 'X'*"),
         ('[S]\nJ-01 = "x"', "*J-01 is in the group S"),
+        ('met_otherwise = { S-09 = "0006-x" }\n[S]\nS-01 = "x"', "*met_otherwise names S-09, which*"),
+        (
+            'met_otherwise = { S-01 = "0006-x" }\n[S]\nS-01 = "x"',
+            "*by '0006-x', which is not in docs/decisions",
+        ),
     ],
 )
 def test_a_muddled_catalogue_is_refused(project: Project, text: str, complaint: str) -> None:

@@ -129,6 +129,7 @@ MAKES_CODE |= {
     "system()",
     "popen()",
 }
+SHELLS = {"sh", "bash", "dash", "ksh", "zsh"}
 IMPORTS_BY_NAME = {"import_module()", "run_path()", "run_module()", "spec_from_file_location()"}
 MAY_IMPORT_BY_NAME = {
     "src/conquiet/cli/targets.py",  # what the user names on the command line: `conquiet worker package.module:app`
@@ -146,6 +147,10 @@ def made_of_data(source: str) -> set[str]:
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found |= {(node.module or "").split(".")[0], *(f"{alias.name}()" for alias in node.names)}
+        elif isinstance(node, ast.List | ast.Tuple):
+            words = {str(word.value) for word in node.elts if isinstance(word, ast.Constant)}
+            if {word.rpartition("/")[2] for word in words} & SHELLS:
+                found |= {"system()"}
         elif isinstance(node, ast.Call):
             called = node.func
             name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
@@ -179,6 +184,8 @@ def test_no_code_is_made_from_data() -> None:
         "from importlib import import_module as load",
         "compile(text, 'x', 'exec')",
         "subprocess.run(x, shell=True)",
+        "subprocess.run(['/bin/sh', '-c', x])",
+        "os.execvp('env', ('env', 'bash', '-c', x))",
         "os.system(x)",
         "numpy.load(x, allow_pickle=True)",
         "pandas.read_pickle(x)",

@@ -59,6 +59,25 @@ def test_a_clock_that_is_set_back_gives_no_job_away(source: Any) -> None:
     store.ack(held)
 
 
+@pytest.mark.clause("J-25")
+def test_at_is_a_time_of_the_stores_clock(source: Any) -> None:
+    """It shows another year than the clock of this machine."""
+    store, begun = source.open(), datetime.fromtimestamp(START, UTC)
+    later = store.enqueue_job(QUEUE, NewJob({}, id="later", at=begun + timedelta(seconds=30)))
+    store.enqueue_many(QUEUE, [NewJob({}, id="last", at=begun + timedelta(seconds=60))])
+    past = store.enqueue_job(QUEUE, NewJob({}, id="past", at=begun - timedelta(seconds=1)))
+    assert (later.retry_at, past.retry_at) == (begun + timedelta(seconds=30), None)
+    assert store.get("later") == later
+    assert [job.id for job in store.claim(QUEUE, 10, HOUR)] == ["past"]
+    assert store.stats()[QUEUE].delayed == 2
+    source.advance(29.0)
+    assert store.claim(QUEUE, 10, HOUR) == []
+    source.advance(1.0)
+    assert [job.id for job in store.claim(QUEUE, 10, HOUR)] == ["later"]
+    source.advance(30.0)
+    assert [job.id for job in store.claim(QUEUE, 10, HOUR)] == ["last"]
+
+
 @pytest.mark.clause("J-04")
 def test_nor_does_it_lose_one(source: Any) -> None:
     """Jobs are due and leases have expired. One job is claimed, then the clock is set back: the others wait."""

@@ -17,7 +17,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from conquiet.flow import run
-from conquiet.jobs import JobError, JobWorker, StoreOutcomeUnknownError, migrate, open_async_store, open_store
+from conquiet.jobs import JobWorker, StoreOutcomeUnknownError, migrate, open_async_store, open_store
 from conquiet.jobs.backends.postgres.listener import is_quiet
 from tests.faults.figures import Record
 
@@ -109,8 +109,10 @@ def test_a_released_job_wakes_who_waits(store: Any) -> None:
         threading.Timer(0.05, store.release, (job,)).start()
         began = time.monotonic()
         until(10.0)
+        while not (jobs := store.claim("a")):  # woken by the enqueue: its notification may be late
+            until(10.0)
         assert time.monotonic() - began < 5
-    assert len(store.claim("a")) == 1
+    assert len(jobs) == 1
 
 
 @pytest.mark.clause("J-30")
@@ -134,7 +136,7 @@ def test_asyncio_handlers_with_transactions_do_not_wait_for_each_others_threads(
 
 
 @pytest.mark.campaign
-def test_a_fork_uses_connections_of_its_own_or_refuses(durable_dsn: str, record_figure: Record) -> None:
+def test_a_fork_uses_connections_of_its_own(durable_dsn: str, record_figure: Record) -> None:
     with open_store(durable_dsn) as store:
         store.enqueue("a", {"from": "parent"})
         pids = []
@@ -146,22 +148,19 @@ def test_a_fork_uses_connections_of_its_own_or_refuses(durable_dsn: str, record_
                     for _ in range(20):
                         store.enqueue("a", {"from": number})
                     status = 0
-                except JobError as error:
-                    status = 2 if "after the fork" in str(error) else 3
                 finally:
                     os._exit(status)
             pids.append(pid)
         ends = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
         arrived = store.stats("a")["a"].ready
-        refuses = durable_dsn.startswith("sqlite")
         record_figure(
             f"{store.capabilities.name}: fork after connect, the child uses the parent's store",
             n=len(pids),
-            lost=(1 if refuses else 61) - arrived,
-            the_child="is refused" if refuses else "connects anew",
+            lost=61 - arrived,
+            the_child="connects anew",
             whole=True,
         )
-        assert (ends, arrived) == (({2}, 1) if refuses else ({0}, 61))
+        assert (ends, arrived) == ({0}, 61)
 
 
 def test_the_callers_row_factory_is_its_own_affair(durable_dsn: str) -> None:
@@ -230,7 +229,7 @@ def test_after_a_lost_connection_the_idle_ones_are_not_tried_one_by_one(postgres
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         assert backend._idle
-        while any(is_quiet(connection) for connection in backend._idle):
+        while any(is_quiet(connection) for connection, _ in backend._idle):
             pass  # until the disconnections have arrived
         store.enqueue("a", {})  # sent on a new connection
         assert store.stats("a")["a"].ready == 1
@@ -264,8 +263,8 @@ def test_an_enqueue_whose_answer_was_lost_says_its_id(postgres_dsn: str) -> None
 
 
 def test_a_database_that_is_refused_can_be_migrated_by_its_dsn(durable_dsn: str) -> None:
-    assert migrate(durable_dsn) == ["0001_jobs"]
-    assert migrate(durable_dsn, 0) == ["0001_jobs (down)"]
+    assert migrate(durable_dsn) == ["0001_jobs", "0002_begun", "0003_history"]
+    assert migrate(durable_dsn, 0) == ["0003_history (down)", "0002_begun (down)", "0001_jobs (down)"]
     open_store(durable_dsn).close()
     assert migrate(durable_dsn) == []
 

@@ -41,12 +41,13 @@ class TestMine(StoreSuite):
         return Stores()
 """
 WRONG = '''
-    def settle(self, settlements, connection):
+    def settle(self, settlements, connection, begins=()):
         """Finishes jobs by their id, whoever holds them."""
         tokens = [self._jobs[end.job_id].row.lease_token if end.job_id in self._jobs else None for end in settlements]
         theirs = [end._replace(token=token or end.token) for end, token in zip(settlements, tokens)]
-        current = yield from super().settle(theirs, connection)
-        return {mine.token for mine, end in zip(settlements, theirs) if end.token in current}
+        current = yield from super().settle(theirs, connection, begins)
+        begun = {token for _, token in begins if token in current}
+        return begun | {mine.token for mine, end in zip(settlements, theirs) if end.token in current}
 '''
 
 

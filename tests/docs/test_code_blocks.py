@@ -1,4 +1,7 @@
-"""The documentation is true: its Python blocks run, and the commands and files that it names exist."""
+"""The documentation is true: its Python blocks run, and the commands and files that it names exist.
+
+A block that is marked as `text output` is something that the Python blocks of its page print.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,19 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "bench" / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+from tests.docs.pages import PAGES, ROOT, blocks, name_of, normalised
+
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-FENCE = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Block:
-    page: Path
-    line: int
-    language: str
-    text: str
-
-
-def blocks(page: Path, language: str) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(page, text.count("\n", 0, match.start("text")), match["language"], match["text"])
-        for match in FENCE.finditer(text)
-        if match["language"] == language
-    ]
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The blocks of one page run in order, in one namespace, in an empty folder."""
     # Leading blank lines make the line numbers of a traceback those of the page.
     texts = ["\n" * block.line + block.text for block in blocks(page, "python")]
@@ -54,15 +31,23 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
         for text in texts
     ):
         # Spark's JVM outlives its session and stays in the folder it was started in, so each page gets its own process.
-        run_apart(page, texts, tmp_path)
+        prints(page, run_apart(page, texts, tmp_path))
         return
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for text in texts:
         exec(compile(text, str(page), "exec"), namespace)
+    printed = capfd.readouterr()
+    prints(page, printed.out + printed.err)
 
 
-def run_apart(page: Path, texts: list[str], folder: Path) -> None:
+def prints(page: Path, printed: str) -> None:
+    for block in blocks(page, "text"):
+        if block.info == "output":
+            assert normalised(block.text) in normalised(printed), f"{name_of(page)}:{block.line}\n{printed}"
+
+
+def run_apart(page: Path, texts: list[str], folder: Path) -> str:
     program = "import json, sys\nfor text in json.load(sys.stdin):\n exec(compile(text, sys.argv[1], 'exec'))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, str(page)],
@@ -72,6 +57,7 @@ def run_apart(page: Path, texts: list[str], folder: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")], ids=name_of)

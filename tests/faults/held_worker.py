@@ -71,6 +71,9 @@ class HeldBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def for_worker(self) -> HeldBackend:
+        return self
+
     def claim(self, claim: Claim) -> Flow[Any]:
         self._hold("claim")
         rows, more = yield from self._inner.claim(claim)
@@ -83,13 +86,15 @@ class HeldBackend:
             self._hold("heartbeat", job_id)
         return (yield from self._inner.heartbeat(leases))
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[Any]:
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[Any]:
         for end in settlements:
             if connection is None:
                 self._hold("ack", end.job_id)
             else:
                 self._joined[id(connection)] = end.job_id
-        return (yield from self._inner.settle(settlements, connection))
+        return (yield from self._inner.settle(settlements, connection, begins))
 
     def commit(self, connection: Any) -> Flow[None]:
         self._hold("commit", self._joined.get(id(connection), ""))
@@ -127,7 +132,15 @@ def main(dsn: str, point: str, lease_ttl: float, history: str, stops: int) -> No
         recorded = record(store, written)
         store.operations.backend = HeldBackend(recorded, hold)
         handlers: dict[str, Any] = {"effect": effect, "plain": plain}
-        worker = ToldWorker(store, handlers, lease_ttl=lease_ttl, concurrency=1, prefetch=0, worker="held")
+        worker = ToldWorker(
+            store,
+            handlers,
+            lease_ttl=lease_ttl,
+            concurrency=1,
+            prefetch=0,
+            worker="held",
+            handle_signals=True,
+        )
         worker.awaited = stops if point == "idle" else 1
         say("ready")
         say(json.dumps(asdict(worker.run())))

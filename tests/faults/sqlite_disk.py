@@ -27,8 +27,9 @@ from conquiet.jobs import JobStore, open_store
 
 _POINTERS = 19  # in sqlite3_io_methods, including its version
 _X_SYNC = 5
+# SQLite keeps the address of the name for as long as the file is open: it must be SQLite's own, not that of a copy.
 _Open = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 )
 _Sync = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
@@ -66,10 +67,10 @@ class Disk:
         )  # keeps a reference: SQLite holds their addresses
         vfs.open = ctypes.cast(self._our_open, ctypes.c_void_p).value
 
-    def _open(self, vfs: int, name: bytes | None, file: int, flags: int, given: int) -> int:
+    def _open(self, vfs: int, name: int | None, file: int, flags: int, given: int) -> int:
         status: int = self._plain_open(vfs, name, file, flags, given)
         if status == 0 and name is not None:
-            self._paths[file] = Path(os.fsdecode(name))
+            self._paths[file] = Path(os.fsdecode(ctypes.string_at(name)))
             slot = ctypes.cast(file, ctypes.POINTER(ctypes.c_void_p))
             original = slot[0] or 0
             if original not in self._methods:

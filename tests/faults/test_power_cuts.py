@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from conquiet.flow import run
 from conquiet.jobs import JobState, open_store
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.faults.power import QUIET, RedisPower, cut_postgres, flushed
 
@@ -38,10 +40,14 @@ def losses(lost: list[int], seconds: list[float] | None = None) -> dict[str, obj
 @pytest.mark.clause("J-21")
 @pytest.mark.parametrize("synchronous", ["FULL", "NORMAL"])
 def test_power_cuts_on_sqlite(tmp_path: Path, record_figure: Record, synchronous: str) -> None:
-    cuts, seed = campaign_size(100), random.randrange(2**32)
+    cuts, seed = campaign_size(100), new_chance().seed_used
     orders = {"folder": str(tmp_path), "synchronous": synchronous, "cuts": cuts, "seed": seed}
     command = [sys.executable, "-m", "tests.faults.sqlite_disk", json.dumps(orders)]
-    subprocess.run(command, cwd=ROOT, check=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    subprocess.run(command, cwd=elsewhere, env={**os.environ, "PYTHONPATH": path}, check=True)
+    assert list(elsewhere.iterdir()) == []  # SQLite's shared memory lies beside its database
     lost: list[int] = []
     doubled = 0
     for number in range(cuts):
@@ -76,7 +82,7 @@ def test_power_cuts_on_sqlite(tmp_path: Path, record_figure: Record, synchronous
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("commit", ["on", "off"])
 def test_power_cuts_on_postgresql(record_figure: Record, commit: str) -> None:
-    cuts, seed = campaign_size(100), random.randrange(2**32)
+    cuts, seed = campaign_size(100), new_chance().seed_used
     chance = random.Random(seed)
     lost, ages, doubled, bytes_lost = [], [], 0, 0
     with PostgresServer(settings={**QUIET, "synchronous_commit": commit}) as server:
@@ -135,7 +141,7 @@ def test_power_cuts_on_postgresql(record_figure: Record, commit: str) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 def test_power_cuts_on_redis(redis_server: RedisServer, record_figure: Record, fsync: Any) -> None:
-    cuts, seed = campaign_size(100), random.randrange(2**32)
+    cuts, seed = campaign_size(100), new_chance().seed_used
     chance = random.Random(seed)
     lost, ages, bytes_lost = [], [], 0
     settings = {"auto-aof-rewrite-percentage": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from conquiet.verify.history import History, check
 from conquiet.verify.recording.jobs import add_unwritten, record
 from conquiet.verify.recording.streams import RecordedQueue
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record, percentiles
 from tests.faults.jobs.test_connections import Handlers
 from tests.faults.queue.test_connections import Consumers, settings
@@ -55,7 +55,7 @@ def patiently(ask: Callable[[], T], error: type[Exception]) -> T:
 @pytest.mark.timeout(180)
 @pytest.mark.clause("J-21", "J-23")
 def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Record) -> None:
-    kills = campaign_size(50)
+    kills, chance = campaign_size(50), new_chance()
     recoveries: list[float] = []
     ids: list[str] = []
     with (
@@ -84,7 +84,7 @@ def test_postgresql_killed_and_started_again(tmp_path: Path, record_figure: Reco
             )
         for _ in range(kills):
             enqueue()
-            time.sleep(random.uniform(0.0, 0.05))
+            time.sleep(chance.uniform(0.0, 0.05))
             server.kill()
             server.start()
             began, before = time.monotonic(), succeeded(store)
@@ -125,7 +125,7 @@ def test_redis_killed_and_started_again(
     redis_server: RedisServer, postgres_dsn: str, tmp_path: Path, record_figure: Record
 ) -> None:
     """With appendfsync always. A consumer ends with an error each time, and its process starts it again."""
-    kills = campaign_size(40)
+    kills, chance = campaign_size(40), new_chance()
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")
         HandledEntries().create_table(connection)
@@ -152,7 +152,7 @@ def test_redis_killed_and_started_again(
             for _ in range(kills):
                 for _ in range(20):
                     told.append(patiently(lambda: queue.enqueue({"n": len(told)}), QueueConnectionError))
-                time.sleep(random.uniform(0.0, 0.02))
+                time.sleep(chance.uniform(0.0, 0.02))
                 server.kill()
                 server.start()
                 began, before = time.monotonic(), handled()

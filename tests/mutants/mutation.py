@@ -1,6 +1,6 @@
 """Changes of the real code, made in the running process and undone again.
 
-A mutant names its places (`module:Class.method`, or `module:_SQL[statement]`) and the text to replace there. The text
+A mutant names its places (`module:Class.method`, `module:STATEMENT`, or `module:_SQL[statement]`) and the text to replace there. The text
 must occur there exactly once: if the code has changed, the mutant fails loudly instead of changing nothing.
 """
 
@@ -68,7 +68,8 @@ def _edited(edit: Edit) -> Iterator[None]:
             owner[key] = original
         return
     original = inspect.getattr_static(owner, key)
-    setattr(owner, key, _remade(original, edit))
+    is_text = isinstance(original, str)
+    setattr(owner, key, _replaced(original, edit) if is_text else _remade(original, edit))
     try:
         yield
     finally:

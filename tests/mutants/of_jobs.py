@@ -68,7 +68,11 @@ MUTANTS: list[Mutant] = [
             "        for one in snapshot:\n            self._offer(one.row.id, now)\n"
             "        yield Sleep(0.001)",
         ),
-        (f"{MEMORY}MemoryBackend.claim", "in self._next(claim.queues, now):", "in snapshot:"),
+        (
+            f"{MEMORY}MemoryBackend.claim",
+            "in islice(self._next(claim.queues, now), claim.limit):",
+            "in snapshot:",
+        ),
     ),
     mutant(
         "an expired lease is never rescued",
@@ -123,9 +127,9 @@ MUTANTS: list[Mutant] = [
         "jobs",
         ("retries",),
         (
-            f"{OPERATIONS}JobOperations._nack",
-            "job.retries < job.max_retries",
-            "job.retries <= job.max_retries",
+            "conquiet.jobs.retry:RetrySchedule.after_failure",
+            "retries < max_retries",
+            "retries <= max_retries",
         ),
     ),
     mutant(
@@ -148,7 +152,11 @@ MUTANTS: list[Mutant] = [
         "a job that kills its workers runs again for ever",
         "jobs",
         ("circles",),
-        (f"{MEMORY}MemoryBackend._expire", "if times >= claim.max_lease_expiries:", "if False:"),
+        (
+            f"{MEMORY}MemoryBackend._expire",
+            "if row.lease_begun and times >= claim.max_lease_expiries:",
+            "if False:",
+        ),
     ),
     mutant(
         "a retry does not wait",
@@ -211,13 +219,13 @@ MUTANTS: list[Mutant] = [
         ("unhandled-ack",),
         (
             f"{WORKER_RUN}_run_job",
-            "Execution(held.context.job, given_back=True)",
-            "Execution(held.context.job)",
+            "if self.stopping.is_set():\n        ended = Execution(held.context.job, given_back=True)",
+            "if self.stopping.is_set():\n        ended = Execution(held.context.job)",
         ),
         (
-            f"{WORKER_RUN}_finish",
-            "self._committer.add(held, Execution(held.context.job, given_back=True))",
-            "self._committer.add(held, Execution(held.context.job))",
+            f"{WORKER_RUN}_give_back",
+            "Execution(held.context.job, given_back=True, unbegun=unbegun, delay=delay)",
+            "Execution(held.context.job)",
         ),
     ),
     mutant(
@@ -252,7 +260,7 @@ MUTANTS: list[Mutant] = [
         (
             "conquiet.task.loop:ConsumeLoop._process",
             "self._finished(following, following.left(), processed=False)",
-            "self._finished(following, Outcome(name, OutcomeStatus.SUCCEEDED, "
+            "self._finished(following, Outcome(name, type(following.left().status).SUCCEEDED, "
             "transaction=following.transaction), processed=True)",
         ),
     ),

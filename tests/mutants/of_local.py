@@ -43,7 +43,7 @@ MUTANTS: list[Mutant] = [
         ("passed-over",),
         (
             f"{LOCAL}queue:PriorityDelayQueue.enqueue",
-            "(value, seq, due, item, None)",
+            "(rank, seq, due, item, None)",
             "(0, seq, due, item, None)",
         ),
     ),

@@ -13,9 +13,10 @@ MUTANTS: list[Mutant] = [
         "steady",
         ("unhandled-ack",),
         (
-            f"{CONSUMING}_handle",
-            "yield Call(tx.commit, shield=True)",
-            "yield from self._operations.ack(message)\n        yield Call(tx.commit, shield=True)",
+            f"{CONSUMING}_deliver",
+            "if (returned := (yield Call(tx.commit, shield=True))) is not None:",
+            "yield from self._operations.ack(message)\n        "
+            "if (returned := (yield Call(tx.commit, shield=True))) is not None:",
         ),
     ),
     mutant(
@@ -23,7 +24,7 @@ MUTANTS: list[Mutant] = [
         "failing_handler",
         ("unhandled-ack",),
         (
-            f"{CONSUMING}_handle",
+            f"{CONSUMING}_deliver",
             "        raise\n    # If this fails",
             "        yield from self._operations.ack(message)\n        raise\n    # If this fails",
         ),
@@ -60,8 +61,8 @@ MUTANTS: list[Mutant] = [
         "queue: recovery ignores how long an entry was idle",
         "slow_handler_beside_recovery",
         ("two-holders",),
-        (f"{OPERATIONS}claim_stale", '"IDLE", min_idle_ms, "-"', '"IDLE", 0, "-"'),
-        (f"{OPERATIONS}claim_stale", "self._consumer, min_idle_ms, *stale", "self._consumer, 0, *stale"),
+        (f"{OPERATIONS}stale", '"IDLE", min_idle_ms, first', '"IDLE", 0, first'),
+        (f"{OPERATIONS}claim", "self._consumer, min_idle_ms, *ids", "self._consumer, 0, *ids"),
     ),
     mutant(
         "queue: an ack is reported, and not sent",
@@ -79,9 +80,9 @@ MUTANTS: list[Mutant] = [
         ("handled-after-ack",),
         (
             f"{CONSUMING}run",
-            "yield from self._handle(handler, message, db_factory)",
-            "yield from self._handle(handler, message, db_factory)\n"
-            "                yield from self._handle(handler, message, db_factory)",
+            "yield from self._handle(handler, message, db_factory, fenced)",
+            "yield from self._handle(handler, message, db_factory, fenced)\n"
+            "                yield from self._handle(handler, message, db_factory, fenced)",
         ),
     ),
     mutant(

@@ -56,7 +56,7 @@ MUTANTS: list[Mutant] = [
         "SQLite: delayed jobs do not wait",
         "sqlite",
         ("claimed-early",),
-        ("conquiet.jobs.backends.sqlite.steps:_values", "1 if delay else 0", "0"),
+        ("conquiet.jobs.backends.sqlite.steps:_values", "0 if retry_at is None else 1", "0"),
     ),
     mutant(
         "SQLite: a succeeded job is claimed again",
@@ -145,13 +145,29 @@ MUTANTS: list[Mutant] = [
         "PostgreSQL: the NOTIFY of an enqueue is lost",
         "postgres",
         ("slept-through",),
-        (f"{POSTGRES}[insert]", "pg_notify('conquiet_jobs', %(queue)s)", "%(queue)s::text"),
+        (
+            "conquiet.jobs.backends.postgres.backend:PostgresBackend.insert",
+            "self._notifier.notify(queue, begun, waited)\n",
+            "pass\n",
+        ),
+    ),
+    mutant(
+        "PostgreSQL: whoever waits is overlooked",
+        "postgres",
+        ("slept-through",),
+        (f"{POSTGRES}[notify]", "ELSE true END", "ELSE false END"),
     ),
     mutant(
         "PostgreSQL: the NOTIFY of a job given back is lost",
         "postgres",
         ("slept-through",),
-        (f"{POSTGRES}[settle]", "SELECT pg_notify('conquiet_jobs', queue)", "SELECT queue"),
+        (f"{POSTGRES}[settle]", "THEN queue END", "THEN NULL::text END"),
+    ),
+    mutant(
+        "PostgreSQL: the NOTIFY of a caller's transaction is lost",
+        "postgres",
+        ("slept-through",),
+        (f"{POSTGRES}[insert]", "THEN pg_notify(%(channel)s, '')", "THEN NULL::text"),
     ),
     mutant(
         "PostgreSQL: a retry is not counted",
@@ -207,5 +223,27 @@ MUTANTS: list[Mutant] = [
             "yield from self._settle_unknown(held)",
             "acks.append(held)",
         ),
+    ),
+    mutant(
+        "PostgreSQL: delayed jobs of the second priority are passed over",
+        "postgres",
+        ("passed-over",),
+        (f"{POSTGRES}[claim]", "AND priority > level", "AND priority < level"),
+    ),
+    mutant(
+        "PostgreSQL: delayed jobs are claimed early, when others are due",
+        "postgres",
+        ("claimed-early",),
+        (
+            f"{POSTGRES}[claim]",
+            "AND priority = level\n                AND retry_at <= (SELECT clock_timestamp())",
+            "AND priority = level",
+        ),
+    ),
+    mutant(
+        "SQLite: delayed jobs that are due are passed over",
+        "sqlite",
+        ("lost",),
+        (f"{SQLITE}[claim]", "AND priority = level AND retry_at <= :now", "AND false"),
     ),
 ]

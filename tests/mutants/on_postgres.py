@@ -16,8 +16,9 @@ from typing import Any
 import psycopg
 
 from conquiet.errors import ConquietError, StaleLeaseError
-from conquiet.flow import Flow
+from conquiet.flow import Flow, run
 from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, RetrySchedule, open_store
+from conquiet.jobs.backends.postgres.listener import channel_of, listen_statement
 from conquiet.verify.history import History, Violation, check
 from conquiet.verify.recording.jobs import RecordedBackend, record
 
@@ -36,7 +37,7 @@ def play_postgres(dsn: str, folder: Path) -> list[Violation]:
         server.execute(f"ALTER DATABASE {name[0]} SET lock_timeout = '500ms'")
         with History(path) as history, open_store(dsn, retry=RetrySchedule(1, 0.001, 0.001)) as store:
             run = _Run(store, server, dsn, history)
-            for scenario in (run.fencing, run.retries, run.locks, run.notifications, run.effects):
+            for scenario in (run.fencing, run.retries, run.locks, run.notifications, run.delays, run.effects):
                 scenario()
     # `drained` is not checked: these scenarios leave jobs unfinished.
     return run.found + check(path, drained=False, fenced=True).violations
@@ -149,24 +150,45 @@ class _Run:
 
     def notifications(self) -> None:
         self._clear()
+        self._flush()  # what was enqueued and given back before
         with psycopg.connect(self.dsn, autocommit=True) as listener:
-            listener.execute("LISTEN conquiet_jobs")
+            listener.execute(listen_statement(["q"]))
             self.enqueue()
             self._told(listener, "an enqueue")
+            with self.server.transaction():
+                self.store.enqueue("q", {}, connection=self.server)
+            self._told(listener, "an enqueue in a transaction")
             job = self.claim()
             if job is not None:
                 self.settle("release", job)
                 self._told(listener, "a release")
 
+    def delays(self) -> None:
+        """Delayed jobs that are due are claimed, whatever their priority; no others are."""
+        self._clear()
+        for number in range(6):
+            self.enqueue(delay=_LONG, priority=(number + 1) % 2)
+        due = "WHERE seq < (SELECT max(seq) FROM conquiet_jobs)"
+        self.server.execute(f"UPDATE conquiet_jobs SET retry_at = clock_timestamp() {due}")
+        claimed = sum(self.claim() is not None for _ in range(6))
+        if claimed < 5:
+            self.broken("passed-over", f"{claimed} of 5 delayed jobs that are due were claimed")
+        elif claimed > 5:
+            self.broken("claimed-early", "a delayed job was claimed before it is due")
+
     def _told(self, listener: psycopg.Connection[Any], of: str) -> None:
-        self.server.execute("NOTIFY conquiet_jobs, 'the end'")
+        self._flush()
+        self.server.execute(f"NOTIFY {channel_of('q')}, 'the end'")
         payloads = []
         for notify in listener.notifies():
             payloads.append(notify.payload)
             if notify.payload == "the end":
                 break
-        if "q" not in payloads:
+        if payloads == ["the end"]:
             self.broken("slept-through", f"no notification of {of}")
+
+    def _flush(self) -> None:
+        run(self.store.operations.backend._notifier.flush())  # type: ignore[attr-defined]
 
     def effects(self) -> None:
         """What a handler writes in the worker's transaction is there once, whatever happens around the commit."""

@@ -14,8 +14,10 @@ from tests.faults.figures import Record
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.hunt import first_catch
 from tests.mutants.mutation import Edit, Mutant, PlaceNotFoundError
+from tests.mutants.on_engine import play_engine
 from tests.mutants.on_postgres import play_postgres
 from tests.mutants.on_redis import SCENARIOS, play_queue
+from tests.mutants.on_spark import RUNS, play_spark
 from tests.simulation.play import quiet
 
 # In one process: what caught a mutant is determined once, and reported for all at the end.
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.one_process
 @dataclass
 class Catch:
     violations: list[Violation]
-    schedules: int | None = None  # played until then; None for a run on a server
+    schedules: int | None = None  # played until then; None for a single run
 
 
 _caught: dict[str, Catch | None] = {}
@@ -43,12 +45,17 @@ def catch(mutant: Mutant, request: pytest.FixtureRequest) -> Catch | None:
         folder: Path = request.getfixturevalue("tmp_path")
         if mutant.run == "postgres":
             dsn = request.getfixturevalue("postgres_dsn")
-            _caught[mutant.name] = _catch_on_server(mutant, lambda: play_postgres(dsn, folder))
+            _caught[mutant.name] = _catch_in_one_run(mutant, lambda: play_postgres(dsn, folder))
+        elif mutant.run in RUNS:
+            url, dsn = (request.getfixturevalue(name) for name in ("own_redis", "postgres_dsn"))
+            _caught[mutant.name] = _catch_in_one_run(mutant, lambda: play_spark(mutant.run, url, dsn, folder))
+        elif mutant.run == "engine":
+            _caught[mutant.name] = _catch_in_one_run(mutant, play_engine)
         elif mutant.run in SCENARIOS:
             url = request.getfixturevalue("own_redis")
             folder = folder / str(len(_caught))  # one history each
             folder.mkdir()
-            _caught[mutant.name] = _catch_on_server(mutant, lambda: play_queue(url, mutant.run, folder))
+            _caught[mutant.name] = _catch_in_one_run(mutant, lambda: play_queue(url, mutant.run, folder))
         else:
             with quiet(), mutant.applied():
                 played = first_catch(mutant)
@@ -56,7 +63,7 @@ def catch(mutant: Mutant, request: pytest.FixtureRequest) -> Catch | None:
     return _caught[mutant.name]
 
 
-def _catch_on_server(mutant: Mutant, play: Callable[[], list[Violation]]) -> Catch | None:
+def _catch_in_one_run(mutant: Mutant, play: Callable[[], list[Violation]]) -> Catch | None:
     with quiet(), mutant.applied():
         found = play()
     return Catch(found) if mutant.is_seen_in(found) else None
@@ -98,6 +105,17 @@ def test_the_real_code_passes_the_run_on_postgresql(postgres_dsn: str, tmp_path:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_real_code_passes_the_runs_on_redis(own_redis: str, scenario: str, tmp_path: Path) -> None:
     assert play_queue(own_redis, scenario, tmp_path) == []
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_real_code_passes_the_runs_of_spark(
+    own_redis: str, postgres_dsn: str, run: str, tmp_path: Path
+) -> None:
+    assert play_spark(run, own_redis, postgres_dsn, tmp_path) == []
+
+
+def test_the_real_code_passes_the_scenarios_of_the_engine() -> None:
+    assert play_engine() == []
 
 
 def test_the_names_are_unique() -> None:

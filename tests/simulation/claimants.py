@@ -144,6 +144,7 @@ class EngineProcess(Claimant):
     def __init__(self, *args: Any, ttl: float, timeout: float | None) -> None:
         super().__init__(*args)
         chance = self.chance
+        self.dsn = f"simulated://{id(self)}"  # each process notices outages by itself
         self._connector = _SimulatedConnector(self, ttl)
         self._policy = ConsumerPolicy(
             ConsumerLoopPolicy(

@@ -115,14 +115,21 @@ class FaultyBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
-        return self._ask("insert", lambda: self._inner.insert(queue, rows, skip, connection))
+    def for_worker(self) -> FaultyBackend:
+        return self
+
+    def insert(
+        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any, notify: bool = True
+    ) -> Flow[Inserted]:
+        return self._ask("insert", lambda: self._inner.insert(queue, rows, skip, connection, notify))
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         return self._ask("claim", lambda: self._inner.claim(claim))
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
-        return self._ask("settle", lambda: self._inner.settle(settlements, connection))
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
+        return self._ask("settle", lambda: self._inner.settle(settlements, connection, begins))
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         return self._ask("heartbeat", lambda: self._inner.heartbeat(leases))

@@ -133,13 +133,14 @@ class LocalSchedule:
     def _handle(self, id: str) -> None:
         who = self.stage.who
         op = self.write("invoke", "handle", id, who)
+        began = self.expected.openings
         allowed = self.breaker.allow()
         self._judge_breaker(allowed, self.expected.allow())
         self.stage.sleep(self.chance.choice((0.0, self.chance.random() * 2, 8.0)))
         fails = allowed and self.chance.random() < self.failure_rate
         if allowed:
             (self.breaker.record_failure if fails else self.breaker.record_success)()
-            (self.expected.failure if fails else self.expected.success)()
+            (self.expected.failure if fails else self.expected.success)(began)
             self._judge_breaker(str(self.breaker.state), self.expected.state)
         self.write("fail" if fails else "ok", "handle", id, who, op=op)
         final = "bury" if fails else "ack"
@@ -200,6 +201,7 @@ class Expected:
         self._run = 0
         self._opened: float | None = None
         self._trials: list[float] = []
+        self.openings = 0
 
     @property
     def state(self) -> str:
@@ -217,12 +219,17 @@ class Expected:
             return False
         return self.state == "CLOSED"
 
-    def success(self) -> None:
+    def success(self, began: int) -> None:
+        if began != self.openings:
+            return  # it was allowed before the breaker opened
         if self.state == "CLOSED" or (self.state == "HALF_OPEN" and self._trials):
             self._run, self._opened, self._trials = 0, None, []
 
-    def failure(self) -> None:
+    def failure(self, began: int) -> None:
+        if began != self.openings:
+            return
         state = self.state
         self._run += state == "CLOSED"
         if (state == "CLOSED" and self._run >= THRESHOLD) or (state == "HALF_OPEN" and self._trials):
             self._opened, self._trials = self._clock.monotonic(), []
+            self.openings += 1

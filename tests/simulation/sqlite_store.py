@@ -15,6 +15,7 @@ from conquiet.clock import Clock
 from conquiet.flow import run
 from conquiet.jobs.backends.sqlite import backend as sqlite
 from conquiet.jobs.backends.sqlite.backend import SqliteBackend
+from conquiet.jobs.backends.sqlite.handler import HandlerConnection, HandlerCursor
 
 
 @contextmanager
@@ -40,7 +41,7 @@ class SqliteInMemory(SqliteBackend):
         self.statement_fails: Callable[[], bool] = never
         run(self.open("auto"))
 
-    def _connected(self, *begin: str) -> sqlite3.Connection:
+    def _connected(self, *begin: str, **_: Any) -> sqlite3.Connection:
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
         )
@@ -63,9 +64,10 @@ class SqliteOnDisk(SqliteInMemory):
         super().__init__(clock)
         self._open_connection().execute("CREATE TABLE effects (story TEXT, lease TEXT)")
 
-    def _connected(self, *begin: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.file, timeout=0.0, isolation_level=None, check_same_thread=False, factory=_Connection
+    def _connected(self, *begin: str, factory: Any = None, **_: Any) -> sqlite3.Connection:
+        kind = _HandlerConnection if factory is HandlerConnection else _Connection
+        connection: Any = sqlite3.connect(
+            self.file, timeout=0.0, isolation_level=None, check_same_thread=False, factory=kind
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -106,6 +108,24 @@ class _Cursor(sqlite3.Cursor):
     def execute(self, sql: str, *values: Any) -> Self:
         with _may_fail(self.connection, sql):
             return super().execute(sql, *values)
+
+
+class _HandlerConnection(HandlerConnection):
+    fails: Callable[[], bool] = staticmethod(never)
+    is_locked: Callable[[], object] = staticmethod(never)
+
+    def cursor(self, *_: Any) -> Any:
+        return super().cursor(_HandlerCursor)
+
+
+class _HandlerCursor(HandlerCursor):
+    def execute(self, sql: str, *values: Any) -> Self:
+        with _may_fail(self.connection, sql):
+            return super().execute(sql, *values)
+
+    def executemany(self, sql: str, *values: Any) -> Self:
+        with _may_fail(self.connection, sql):
+            return super().executemany(sql, *values)
 
 
 class _may_fail:  # used like a function; a class because it is called millions of times

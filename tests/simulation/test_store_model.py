@@ -66,6 +66,7 @@ class ModelJob:
     state: str = "Ready"
     retries: int = 0
     lease: tuple[float, float, str, float] | None = None  # expires at, ttl, worker, started at
+    begun: bool = False
     version: int = 0
     expiries: int = 0
     error: str | None = None
@@ -79,7 +80,7 @@ class ModelJob:
         self.lease = None
 
     def view(self) -> tuple[Any, ...]:
-        lease = self.lease and (self.version, *self.lease[:3])
+        lease = self.lease and (self.version, *self.lease[:3], self.begun)
         return (
             *(self.id, self.queue, self.payload, self.priority, self.state, self.retries, self.max_retries),
             *(self.retry_at, self.enqueued_at, lease, self.error, tuple(self.attempts), self.expiries),
@@ -116,16 +117,30 @@ class Model:
                 added.append(name)
         return added
 
-    def claim(self, queues: list[str], limit: int, ttl: float, worker: str) -> list[ModelJob]:
+    def claim(
+        self, queues: list[str], limit: int, ttl: float, worker: str, *, begins: bool
+    ) -> list[ModelJob]:
         claimed: list[ModelJob] = []
-        for job in sorted(self.jobs.values(), key=lambda job: (job.priority, job.seq)):
-            if len(claimed) == limit:
-                break
-            if job.queue in queues and self.claimable(job) and not self.lapsed_too_often(job):
+        for job in self.next(queues, limit):
+            if not self.lapsed_too_often(job):
                 job.version += 1
                 job.state, job.lease = "InFlight", (self.now + ttl, ttl, worker, self.now)
+                job.begun = begins
                 claimed.append(job)
+        if len(claimed) < limit and self.next(queues, 1):  # jobs that are Failed now took places of others
+            claimed += self.claim(queues, limit - len(claimed), ttl, worker, begins=begins)
         return claimed
+
+    def next(self, queues: list[str], limit: int) -> list[ModelJob]:
+        """By priority; with the same priority the oldest job of each queue, then the second of each, and so on."""
+        jobs = [job for job in self.jobs.values() if job.queue in queues and self.claimable(job)]
+        jobs.sort(key=lambda job: job.seq)
+
+        def place(job: ModelJob) -> tuple[int, int, int]:
+            before = [other for other in jobs if (other.queue, other.priority) == (job.queue, job.priority)]
+            return job.priority, before.index(job), queues.index(job.queue)
+
+        return sorted(jobs, key=place)[:limit]
 
     def claimable(self, job: ModelJob) -> bool:
         if job.state == "Ready":
@@ -137,8 +152,8 @@ class Model:
             self.note("Ready", "claim", "InFlight", "retry_at has come")
             return False
         assert job.lease is not None
-        job.expiries += 1
-        if job.expiries < MAX_EXPIRIES:
+        job.expiries += job.begun
+        if not job.begun or job.expiries < MAX_EXPIRIES:
             job.end(job.lease[0], "lease expired")
             self.note("InFlight", "claim", "InFlight", "the lease has expired")
             return False
@@ -293,6 +308,7 @@ def view(job: Job) -> tuple[Any, ...]:
     """A job as the model shows it."""
     lease = job.lease and (
         *(job.lease.version, job.lease.expires_at.timestamp(), job.lease.ttl, job.lease.worker),
+        job.lease.begun,
     )
     attempts = tuple(
         (
@@ -380,12 +396,13 @@ class Program(RuleBasedStateMachine):
         limit=st.sampled_from([1, 1, 2, 5]),
         ttl=TTLS,
         worker=WORKERS,
+        begins=st.sampled_from([True, True, False]),
     )
-    def claim(self, queues: list[str], limit: int, ttl: float, worker: str) -> Any:
-        expected = self.model.claim(queues, limit, ttl, worker)
+    def claim(self, queues: list[str], limit: int, ttl: float, worker: str, begins: bool) -> Any:
+        expected = self.model.claim(queues, limit, ttl, worker, begins=begins)
         given: list[dict[str, Job]] = [{} for _ in expected]
         for name, store in self.stores.all.items():
-            jobs = store.claim(queues, limit, lease_ttl=ttl, worker=worker)
+            jobs = store.claim(queues, limit, lease_ttl=ttl, worker=worker, begun=None if begins else 0)
             assert [view(job) for job in jobs] == [job.view() for job in expected], name
             for place, job in enumerate(jobs):
                 given[place][name] = job
@@ -396,12 +413,24 @@ class Program(RuleBasedStateMachine):
             )
         )
 
-    @rule(target=leases, more=st.sampled_from([0.0, 0.25, 40.0]), worker=WORKERS)
-    def lapse(self, more: float, worker: str) -> Any:
+    @rule(target=leases, more=st.sampled_from([0.0, 0.25, 40.0]), worker=WORKERS, begins=st.booleans())
+    def lapse(self, more: float, worker: str, begins: bool) -> Any:
         """A rule that random steps would hit too seldom: all leases end, and the next claim takes the jobs."""
         expiries = [job.lease[0] for job in self.model.jobs.values() if job.lease]
         self.advance(max([0.0, *(at - self.model.now for at in expiries)]) + more)
-        return self.claim(["one", "two"], 2, 2.0, worker)
+        return self.claim(["one", "two"], 2, 2.0, worker, begins)
+
+    @rule(lease=leases)
+    def begin_job(self, lease: HeldLease) -> None:
+        held = self.model.held(lease)
+        if held is not None:
+            held.begun = True
+        for name, store in self.stores.all.items():
+            (result,) = store.begin_many([lease.jobs[name]])
+            assert (result.ok, isinstance(result.error, StaleLeaseError)) == (
+                held is not None,
+                held is None,
+            ), name
 
     @rule(lease=leases)
     def ack(self, lease: HeldLease) -> None:

@@ -7,7 +7,8 @@ recorded here as they happen: a job claimed too early or before a better one, an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from conquiet.flow import Signal
 from conquiet.jobs import Job, JobState, RetrySchedule
@@ -20,7 +21,17 @@ from conquiet.verify.history.event import Phase
 class Known:
     """What the witness knows of a job: its place in the order, and when it may be claimed next."""
 
-    __slots__ = ("claimable_at", "failures", "is_done", "is_held", "lapses", "max_retries", "place", "queue")
+    __slots__ = (
+        "claimable_at",
+        "failures",
+        "has_begun",
+        "is_done",
+        "is_held",
+        "lapses",
+        "max_retries",
+        "place",
+        "queue",
+    )
 
     def __init__(self, queue: str, place: tuple[int, int], at: float, max_retries: int) -> None:
         self.queue = queue
@@ -28,7 +39,7 @@ class Known:
         self.claimable_at = at  # inf once it is finished
         self.max_retries = max_retries
         self.failures = 0
-        self.is_held = self.is_done = False
+        self.is_held = self.is_done = self.has_begun = False
         self.lapses = 0
 
 
@@ -140,12 +151,18 @@ class Witness:
             known = self.known.get(row.id)
             if known is not None:
                 known.claimable_at = until
-                known.lapses += known.is_held
+                known.lapses += known.is_held and known.has_begun
                 known.is_held = True
+                known.has_begun = bool(row.lease_begun)
                 if known.lapses >= claim.max_lease_expiries:
                     self.broken("circles", row.id, f"claimed again after {known.lapses} leases have lapsed")
         if not rows:
             self.write("ok", "claim", op, at=now)
+
+    def began(self, ids: Iterable[str]) -> None:
+        for job_id in ids:
+            if (known := self.known.get(job_id)) is not None:
+                known.has_begun = True
 
     def _judge_order(self, claim: Claim, rows: Sequence[JobRow], more: bool, now: float) -> None:
         known = [self.known[row.id] for row in rows if row.id in self.known]
@@ -153,19 +170,39 @@ class Witness:
             if job.claimable_at > now + 1e-6:
                 due = "never" if job.claimable_at == math.inf else f"at {job.claimable_at:.6f}"
                 self.broken("claimed-early", row.id, f"claimed at {now:.6f}, and it was claimable {due}")
-        places = [job.place for job in known]
-        worst = max(places, default=None)
         left = [
-            (job.place, id)
-            for id, job in self.known.items()
+            (job_id, job)
+            for job_id, job in self.known.items()
             if job.claimable_at <= now - 1e-6 and job.queue in claim.queues and job not in known
         ]
-        if places != sorted(places):
-            self.broken("order", rows[0].id, f"claimed in the order {places}")
-        too_few = len(rows) < claim.limit and not more  # else jobs that failed in the claim took the places
-        if left and (too_few or (worst is not None and min(left)[0] < worst)):
-            place, id = min(left)
-            self.broken("passed-over", id, f"claimable, of place {place}; the claim brought {places}")
+        if (
+            left and len(rows) < claim.limit and not more
+        ):  # else jobs that failed in the claim took the places
+            self.broken("passed-over", left[0][0], f"claimable, and the claim brought {len(rows)} jobs")
+        for place in self._orders(claim, [*known, *(job for _, job in left)], more, now):
+            places = [place[job] for job in known if job in place]
+            if places != sorted(places):
+                self.broken("order", rows[0].id, f"claimed in the order {places}")
+            for job_id, job in left:
+                if places and job in place and place[job] < max(places):
+                    self.broken("passed-over", job_id, f"claimable, of place {place[job]}; brought: {places}")
+
+    def _orders(
+        self, claim: Claim, jobs: list[Known], more: bool, now: float
+    ) -> Iterable[dict[Known, tuple[int, ...]]]:
+        """Yield the orders that a claim must keep: by priority, in each queue by age, and by turns between queues."""
+        yield {job: job.place[:1] for job in jobs}
+        for queue in claim.queues:
+            yield {job: job.place for job in jobs if job.queue == queue}
+        if more or any(abs(job.claimable_at - now) < 1e-6 for job in self.known.values()):
+            return  # a job that failed in the claim, or is due at this moment, may have had a turn
+        by_turns: dict[Known, tuple[int, ...]] = {}
+        turns: Counter[tuple[str, int]] = Counter()
+        for job in sorted(jobs, key=lambda job: job.place):
+            priority = job.place[0]
+            turns[job.queue, priority] += 1
+            by_turns[job] = priority, turns[job.queue, priority], claim.queues.index(job.queue)
+        yield by_turns
 
     def settled(self, op: str, end: Settlement, accepted: bool) -> None:
         name, holder = name_of_end(end), self.name_of(end.token)
@@ -255,4 +292,4 @@ def name_of_end(end: Settlement) -> str:
         return "ack"
     if end.state is JobState.FAILED:
         return "bury"
-    return "release" if end.outcome == "released" else "nack"
+    return "nack" if end.outcome == "failed" else "release"

@@ -7,7 +7,7 @@ from typing import Any
 
 from conquiet.flow import Flow, Signal
 from conquiet.jobs import JobState
-from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, Listing, NewRow, Settlement
 from tests.simulation.witness import Witness, name_of_end
 
 
@@ -28,8 +28,13 @@ class WitnessedBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
-        inserted: Inserted = yield from self._inner.insert(queue, rows, skip, connection)
+    def for_worker(self) -> WitnessedBackend:
+        return self
+
+    def insert(
+        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any, notify: bool = True
+    ) -> Flow[Inserted]:
+        inserted: Inserted = yield from self._inner.insert(queue, rows, skip, connection, notify)
         self._witness.stored(queue, rows, inserted)
         return inserted
 
@@ -48,9 +53,9 @@ class WitnessedBackend:
 
     def _failed(self) -> Flow[set[str]]:
         self.watching(True)
-        rows = yield from self._inner.select(JobState.FAILED, None, 1_000, 0)
+        rows = yield from self._inner.select(Listing(state=JobState.FAILED, limit=1_000))
         self.watching(False)
-        return {row.id for row in rows}
+        return {row.id for _, row in rows}
 
     def _bury(self, job_id: str, bound: int) -> None:
         witness = self._witness
@@ -64,7 +69,9 @@ class WitnessedBackend:
                 message = f"given up after {known.lapses + 1} leases, where {bound} may lapse"
                 witness.broken("expired-early", job_id, message)
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
         if connection is not None:
             return (yield from self._settle_in(connection, settlements))
         witness = self._witness
@@ -72,7 +79,8 @@ class WitnessedBackend:
         for op, end in begun:
             story = witness.story(end.job_id, end.token)
             witness.write("invoke", name_of_end(end), op, story, witness.name_of(end.token))
-        current: set[str] = yield from self._inner.settle(settlements, connection)
+        current: set[str] = yield from self._inner.settle(settlements, connection, begins)
+        witness.began(job_id for job_id, token in begins if token in current)
         for op, end in begun:
             witness.settled(op, end, end.token in current)
         return current

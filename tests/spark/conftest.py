@@ -15,8 +15,6 @@ from pyspark.sql import SparkSession
 from conquiet.embedded import RedisServer
 from conquiet.spark import spark_session
 
-QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a JVM that lives for minutes
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -26,10 +24,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "local[2]",
         {
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": QUICK_TO_START,
+            "spark.driver.extraJavaOptions": "-Dconquiet.tests=true",
             "spark.sql.shuffle.partitions": 2,
+            "spark.sql.adaptive.coalescePartitions.initialPartitionNum": 2,  # tests have a few rows
             "spark.sql.warehouse.dir": warehouse,
             "spark.ui.showConsoleProgress": False,
+            "spark.python.authenticate.socketTimeout": "120s",  # a Python process may start slowly on a busy machine
         },
     )
     yield session

@@ -22,7 +22,7 @@ def test_the_defaults_suit_one_machine_and_conf_wins(spark: SparkSession) -> Non
     assert conf.get("spark.driver.memory") == "1g"  # set by the fixture
     options = conf.get("spark.driver.extraJavaOptions") or ""
     assert "log4j2.configurationFile" in options  # conquiet's, beside the fixture's
-    assert "TieredStopAtLevel" in options
+    assert "-Dconquiet.tests=true" in options
 
 
 def test_spark_is_quiet(spark: SparkSession) -> None:

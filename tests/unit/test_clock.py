@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 
@@ -69,3 +71,30 @@ def test_manual_clock_says_when_a_wake_ended_the_wait() -> None:
     parker.wake()
     assert clock.wait(parker, None) is True
     assert clock.wait(parker, 0) is False
+
+
+_LATE_SIGNAL = """
+import signal, sys, threading
+from conquiet.clock import Parker
+
+parker = Parker()
+signal.signal(signal.SIGTERM, lambda *_: parker.wake())
+elsewhere = threading.Thread(target=sys.stdin.read, daemon=True)
+elsewhere.start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # this thread's waits are not interrupted
+print("waiting", flush=True)
+print(parker.park(float(sys.argv[1])), flush=True)
+"""
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_heard_soon() -> None:
+    """A signal that arrives just before a wait does not interrupt it. Here another thread receives it: the same state."""
+    command = [sys.executable, "-c", _LATE_SIGNAL, "3600"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=60)[0] == "True\n"
+        finally:
+            process.kill()

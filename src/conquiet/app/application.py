@@ -10,8 +10,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from conquiet.app.stores import StoreOptions, Stores
 from conquiet.app.task import Task
-from conquiet.app.worker import CONTEXT, find_task, make_worker, run_call, run_call_async
-from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.app.worker import CONTEXT, apart_from_loop, find_task, make_worker, run_call, run_call_async
 from conquiet.errors import JobConfigError, redact
 from conquiet.jobs import (
     AsyncJobStore,
@@ -34,13 +33,13 @@ R = TypeVar("R")
 class Conquiet:
     """Tasks and the store that queues them: `sqlite:///jobs.db`, `postgresql://…`, or `memory://` for tests.
 
-    `options` are those of `open_store`: `retry`, `clock`, `random`, `max_lease_expiries`, `limits`, `migrate`. The
-    store is opened at first use, so that an app can be created while a module is imported. Thread-safe.
+    `options` are those of `open_store`: `retry`, `clock`, `random`, `max_lease_expiries`, `limits`, `migrate`,
+    `max_connections`, `retention`. The store is opened at first use, so that an app can be created while a module is
+    imported. Thread-safe.
     """
 
     def __init__(self, dsn: str, **options: Unpack[StoreOptions]) -> None:
         self.dsn = dsn
-        self.clock: Clock = options.get("clock") or SYSTEM_CLOCK
         self._tasks: dict[str, Task[..., Any]] = {}
         self.limits: PayloadLimits = options.get("limits", DEFAULT_LIMITS)
         self.stores = Stores(dsn, options)
@@ -107,13 +106,21 @@ class Conquiet:
         shutdown_timeout: float = 30.0,
         name: str | None = None,
         location: str | None = None,
+        ends_when_hung: bool = False,
+        handle_signals: bool = False,
+        unknown_after: float = 900.0,
     ) -> JobWorker:
         """Create a worker for the tasks of these queues (default: all): `run()`, `run_until_idle()`, `stop()`.
 
         `queues` may map names to numbers: such a queue has a concurrency of its own, the others (None) share
-        `concurrency`. `isolation` defaults to "async" if all tasks are coroutine functions, else to "thread". With
-        "process", `location` ("package.module:app") says where a child process finds the app; it is needed only if the
-        app is not a variable of a module with tasks. `timeout` applies to tasks that have none of their own.
+        `concurrency`. Coroutine functions run in the event loop of the worker, plain functions on threads. With
+        `isolation="process"`, `location` ("package.module:app") says where a child process finds the app; it is needed only if the
+        app is not a variable of a module with tasks. `timeout` applies to tasks that have none of their own. With
+        `ends_when_hung`, `run()` ends with `AbandonedThreadsError` when 16 tasks hang past their limits, so that the
+        process can be replaced; without, the worker claims nothing until one of them ends. With `handle_signals`,
+        SIGTERM stops the worker if it runs in the main thread; `conquiet worker` sets it. A job whose task is not here,
+        or does not take its arguments, is given back for workers of another version, and Failed when none could run it
+        for `unknown_after` seconds.
         """
         return make_worker(
             self,
@@ -126,6 +133,9 @@ class Conquiet:
             prefetch=prefetch,
             shutdown_timeout=shutdown_timeout,
             worker=name,
+            ends_when_hung=ends_when_hung,
+            handle_signals=handle_signals,
+            unknown_after=unknown_after,
         )
 
     def run_job(self, job: Job, context: JobContext) -> None:
@@ -148,13 +158,12 @@ class Conquiet:
 
     def drain(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
         """Run the queued jobs one after the other until none is due, or with `wait_for_delayed` until none is left."""
-        # On threads, so that it works inside a running event loop, too.
-        worker = self.worker(concurrency=1, isolation="thread")
-        return worker.run_until_idle(wait_for_delayed=wait_for_delayed)
+        worker = self.worker(concurrency=1)
+        return apart_from_loop(lambda: worker.run_until_idle(wait_for_delayed=wait_for_delayed))
 
     async def drain_async(self, *, wait_for_delayed: bool = False) -> WorkerCounts:
-        """`drain` for asyncio. If all tasks are coroutine functions, they run in this event loop."""
-        if all(task.is_async for task in self._tasks.values()):
+        """`drain` for asyncio. Coroutine functions run in this event loop, others on threads."""
+        if any(task.is_async for task in self._tasks.values()):
             worker = self.worker(concurrency=1)
             return await worker.run_async(until_idle=True, wait_for_delayed=wait_for_delayed)
         return await asyncio.to_thread(self.drain, wait_for_delayed=wait_for_delayed)

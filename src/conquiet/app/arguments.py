@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from conquiet import payload as json_rule
-from conquiet.errors import JobConfigError, JobRejectedError, PayloadError, TaskArgumentError
+from conquiet.errors import (
+    JobConfigError,
+    JobRejectedError,
+    PayloadError,
+    TaskArgumentError,
+    TaskMismatchError,
+)
 
 __all__ = ["RESERVED", "TASK", "Parameters", "task_name", "task_payload"]
 
@@ -64,10 +70,10 @@ class Parameters:
         return arguments if isinstance(arguments, dict) else None
 
     def call(self, payload: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments in a payload. Raise JobRejectedError if the function does not accept them (any more)."""
+        """Return the arguments in a payload. Raise TaskMismatchError if the function does not accept them (any more)."""
         stored = payload.get(ARGUMENTS)
         if not isinstance(stored, dict):
-            self._reject(f"its payload has no {ARGUMENTS!r}")
+            raise JobRejectedError(self._refusal(f"its payload has no {ARGUMENTS!r}"))
         if unknown := [key for key in stored if key not in self._signature.parameters]:
             self._reject(f"it has an argument {unknown[0]!r}, which is not a parameter")
         bound = inspect.BoundArguments(
@@ -92,9 +98,10 @@ class Parameters:
         return error
 
     def _reject(self, reason: str) -> NoReturn:
-        raise JobRejectedError(
-            f"task {self._name!r} cannot be called with the arguments of this job: {reason}. It takes {self._shown()}"
-        )
+        raise TaskMismatchError(self._refusal(reason))
+
+    def _refusal(self, reason: str) -> str:
+        return f"task {self._name!r} cannot be called with the arguments of this job: {reason}. It takes {self._shown()}"
 
     def _shown(self) -> str:
         """Return the parameters without annotations and without the values of defaults, which may be secret."""

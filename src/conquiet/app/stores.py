@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypedDict
 
+from conquiet.app.arguments import task_name
 from conquiet.clock import Clock
 from conquiet.flow import run_async
 from conquiet.jobs import AsyncJobStore, JobStore, PayloadLimits, RetrySchedule, open_store
@@ -24,6 +25,8 @@ class StoreOptions(TypedDict, total=False):
     max_lease_expiries: int
     limits: PayloadLimits
     migrate: str
+    max_connections: int
+    retention: float | None
 
 
 class Stores:
@@ -52,6 +55,7 @@ class Stores:
         with self._lock:
             if self._store is None:
                 self._store = open_store(self._dsn, **self._options)
+                self._store.operations.task_of = task_name
             return self._store
 
     async def for_loop(self) -> AsyncJobStore:

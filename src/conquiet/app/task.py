@@ -187,21 +187,16 @@ class TaskCall(Generic[P, R]):
             id=options.id,
             priority=task.priority if options.priority is None else options.priority,
             delay=self._delay(),
+            at=options.at,
             max_retries=None if task.retry is None else task.retry.max_retries,
             correlation_id=options.correlation_id,
         )
 
     def _delay(self) -> float:
         at, delay = self._options.at, self._options.delay
-        if at is None:
-            return 0.0 if delay is None else checked_seconds("delay", delay, error=JobConfigError)
-        if delay is not None:
+        if at is not None and delay is not None:
             raise JobConfigError("delay= and at= exclude each other: give one of them")
-        if getattr(at, "tzinfo", None) is None:  # or it is not a datetime
-            raise JobConfigError(
-                f"at= must be a datetime with a time zone (such as datetime.now(UTC)), not {at!r}"
-            )
-        return max(0.0, at.timestamp() - self._task.app.clock.time())
+        return 0.0 if delay is None else checked_seconds("delay", delay, error=JobConfigError)
 
     @contextmanager
     def _arguments_named(self, news: Sequence[NewJob]) -> Iterator[None]:

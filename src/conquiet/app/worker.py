@@ -5,27 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from conquiet.app.arguments import TASK, task_name
 from conquiet.app.task import Task
 from conquiet.checks import checked_queues, checked_seconds
-from conquiet.errors import CallTimeoutError, JobConfigError, JobRejectedError
+from conquiet.errors import JobConfigError, JobRejectedError, TaskMismatchError
+from conquiet.flow import refuse_deferred
 from conquiet.jobs import Job, JobContext, JobPlan, JobPlans, JobWorker
 
 if TYPE_CHECKING:
     from conquiet.app.application import Conquiet
 
-__all__ = ["CONTEXT", "find_task", "make_worker", "run_call", "run_call_async"]
+__all__ = ["CONTEXT", "apart_from_loop", "find_task", "make_worker", "run_call", "run_call_async"]
 
 CONTEXT: ContextVar[JobContext] = ContextVar("conquiet_job_context")
 
 Tasks = Mapping[str, Task[..., Any]]
-
-_BLOCKED_SECONDS = 5.0  # after the time limit; then the thread of a coroutine that does not end is abandoned
+T = TypeVar("T")
 
 
 def make_worker(
@@ -67,7 +67,7 @@ def make_worker(
 
 
 class _TaskPlans(JobPlans):
-    """Looks up the task of a job and its plan. A job without a task fails permanently."""
+    """Looks up the task of a job and its plan."""
 
     def __init__(
         self, tasks: Tasks, isolation: str, default_limit: float | None, child: _ChildHandler | None
@@ -82,6 +82,12 @@ class _TaskPlans(JobPlans):
         task = find_task(self._tasks, job)
         return self._plans.get(task) or self._plans.setdefault(task, self._plan_of(task))
 
+    def task(self, job: Job) -> str:
+        return task_name(job.payload) or ""
+
+    def knows(self, task: str) -> bool:
+        return task in self._tasks
+
     def handlers(self, queues: Sequence[str]) -> Iterable[Callable[..., Any]]:
         return () if self._child is None else (self._child,)
 
@@ -90,22 +96,20 @@ class _TaskPlans(JobPlans):
         if self._child is not None:
             return JobPlan(self._child, limit, task.retry)
 
-        def run(job: Job, context: JobContext) -> None:
-            run_call(task, job, context, limit)
-
         async def run_async(job: Job, context: JobContext) -> None:
             await run_call_async(task, job, context)
 
+        def run(job: Job, context: JobContext) -> None:
+            run_call(task, job, context)
+
         run.__qualname__ = run_async.__qualname__ = "the task"  # for messages about its time limit
-        if self._isolation == "async":
-            return JobPlan(run_async, limit, task.retry)
-        # A coroutine on a thread is cancelled at its limit. If it does not end, its thread is abandoned.
-        grace = _BLOCKED_SECONDS if task.is_async else 0.0
-        return JobPlan(run, None if limit is None else limit + grace, task.retry)
+        # Without "mixed" all tasks of these queues are of one kind. A job of another task may be there all the same.
+        in_loop = task.is_async if self._isolation == "mixed" else self._isolation == "async"
+        return JobPlan(run_async if in_loop else run, limit, task.retry)
 
 
 def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
-    """Return the task of a job. If this app has no such task, raise JobRejectedError, which fails it permanently."""
+    """Return the task of a job. Raise TaskMismatchError if this app does not have it: other workers may."""
     name = task_name(job.payload)
     if name is None:
         raise JobRejectedError(
@@ -113,22 +117,24 @@ def find_task(tasks: Tasks, job: Job) -> Task[..., Any]:
         )
     task = tasks.get(name)
     if task is None:
-        raise JobRejectedError(
+        raise TaskMismatchError(
             f"this app has no task {name!r} (it has: {', '.join(map(repr, sorted(tasks))) or 'none'}). Deploy the "
             "code that has it, or import the module that defines it, and then retry the job"
         )
     return task
 
 
-def run_call(task: Task[..., Any], job: Job, context: JobContext, limit: float | None = None) -> None:
-    """Call the task on this thread. A coroutine gets its own event loop and is cancelled after `limit` seconds."""
+def run_call(task: Task[..., Any], job: Job, context: JobContext) -> None:
+    """Call the task on this thread. A coroutine gets its own event loop."""
     args, kwargs = task.parameters.call(job.payload)
     token = CONTEXT.set(context)
     try:
         result: Any = task.function(*args, **kwargs)
         # A plain function may return a coroutine, too, for example a decorated coroutine function.
         if inspect.iscoroutine(result):
-            _run_coroutine(lambda: _limited(result, limit))
+            result = apart_from_loop(lambda: asyncio.run(result))
+        if result is not None:
+            refuse_deferred(task.function, result)
     finally:
         CONTEXT.reset(token)
 
@@ -139,42 +145,36 @@ async def run_call_async(task: Task[..., Any], job: Job, context: JobContext) ->
     try:
         result = task.function(*args, **kwargs)
         if inspect.isawaitable(result):
-            await result
+            result = await result
+        if result is not None:
+            refuse_deferred(task.function, result)
     finally:
         CONTEXT.reset(token)
 
 
-def _run_coroutine(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run the coroutine in its own event loop; on another thread if a loop is running on this one."""
+def apart_from_loop(call: Callable[[], T]) -> T:
+    """Call it here, or on another thread if an event loop is running on this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(make())
+        return call()
     with ThreadPoolExecutor(1, "conquiet inline") as thread:
-        return thread.submit(copy_context().run, lambda: asyncio.run(make())).result()
+        return thread.submit(copy_context().run, call).result()
 
 
-async def _limited(call: Coroutine[Any, Any, Any], limit: float | None) -> None:
-    try:
-        async with asyncio.timeout(limit) as scope:
-            await call
-    except TimeoutError:
-        if not scope.expired():
-            raise  # raised by the task itself
-        raise CallTimeoutError(f"the task ran past its limit of {limit:g} s and was cancelled") from None
-
-
-def _isolation(tasks: Iterable[Task[..., Any]], wanted: str | None) -> str:
-    """Return the isolation. Coroutines share an event loop if there are no plain functions, which need threads."""
+def _isolation(tasks: Sequence[Task[..., Any]], wanted: str | None) -> str:
+    """Return the isolation. Coroutines share the worker's event loop, whatever other tasks there are."""
     plain = [task.name for task in tasks if not task.is_async]
-    if wanted is None:
-        return "thread" if plain else "async"
     if wanted == "async" and plain:
         raise JobConfigError(
-            f"task {plain[0]!r} is a plain function, which would block the event loop: make it async def, or use "
-            "isolation='thread' (coroutines run there, too)"
+            f"task {plain[0]!r} is a plain function, which would block the event loop: make it async def, or leave out "
+            "isolation= (then plain functions run on threads beside the loop)"
         )
-    return wanted
+    if wanted not in (None, "thread"):
+        return wanted
+    if all(task.is_async for task in tasks):
+        return "async"
+    return "thread" if len(plain) == len(tasks) else "mixed"
 
 
 class _ChildHandler:

@@ -19,6 +19,7 @@ from conquiet.cli.verbs import (
     migrate,
     pipeline,
     reconcile,
+    service,
     stream,
     verify,
     worker,
@@ -42,6 +43,7 @@ for _verb in (doctor, migrate, enqueue, worker, metrics, verify):
     _verb.add_to(app)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(stream.app, name="stream")
+service.add_to(reconcile.app)
 app.add_typer(reconcile.app, name="reconcile")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -12,6 +12,7 @@ from conquiet.errors import (
     FlowError,
     JobError,
     MissingDependencyError,
+    QueueAccessError,
     QueueError,
     SchemaVersionError,
     UnavailableError,
@@ -50,6 +51,7 @@ _EXITS: tuple[tuple[type[BaseException], Exit], ...] = (
     (SchemaVersionError, Exit.SCHEMA),
     (MissingDependencyError, Exit.MISSING),
     (FlowError, Exit.BUG),
+    (QueueAccessError, Exit.UNREACHABLE),
     (ConfigError, Exit.USAGE),
     (UnavailableError, Exit.UNREACHABLE),
     (ConquietError, Exit.REFUSED),
@@ -59,6 +61,7 @@ _EXITS: tuple[tuple[type[BaseException], Exit], ...] = (
 _CORRECTIONS = {
     AccessProblem.ADDRESS: "correct {origin}",
     AccessProblem.CREDENTIALS: "check the user and the password in {origin}",
+    AccessProblem.PERMISSION: "let the user in {origin} do that, or name another one",
     AccessProblem.NO_DATABASE: "create that database, or correct {origin}",
     AccessProblem.FOREIGN_FILE: "{origin} names a file that is not a SQLite database",
     AccessProblem.FILE_ACCESS: "check that the folder exists and is writable, or correct {origin}",
@@ -78,10 +81,10 @@ def advice(error: BaseException, used: dict[str, Found]) -> str:
         return f"{type(error).__qualname__}: {text} (unexpected: run it again with --debug)"
     if isinstance(error, SchemaVersionError) and error.found:
         return f"{error.found}: {'stop the workers, then run' if error.in_use else 'run'}: conquiet migrate"
+    if isinstance(error, UnavailableError | QueueAccessError) and (origin := _origin(error, used)):
+        return f"{text} ({_CORRECTIONS[error.problem].format(origin=origin)})"
     if isinstance(error, ConfigError) and error.problem and (origin := _origin(error, used)):
         return f"{origin}: {text}"
-    if isinstance(error, UnavailableError) and (origin := _origin(error, used)):
-        return f"{text} ({_CORRECTIONS[error.problem].format(origin=origin)})"
     return text
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from conquiet.cli.exits import Exit, advice, exit_of, without_secrets
 from conquiet.cli.settings import Settings
+from conquiet.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,12 +38,23 @@ class Session:
             if isinstance(text, str):
                 print(printable(text), flush=True)
             else:
-                self._console().print(text)
+                # Text has lines of its own, which are not broken; a table fits the terminal.
+                self._console().print(text, soft_wrap=hasattr(text, "plain"))
 
     def note(self, text: str) -> None:
         """Print `text` on standard error, unless the output is JSON."""
         if not self.json:
             print(printable(text), file=sys.stderr, flush=True)
+
+    def confirmed(self, flag: str, question: str, yes: bool) -> bool:
+        """Ask before something that cannot be undone; without a terminal it must be confirmed by --yes."""
+        import typer
+
+        if yes:
+            return True
+        if self.json or not sys.stdin.isatty():
+            raise SettingsError(f"{flag} would {question}. Add --yes to confirm")
+        return bool(typer.confirm(f"{question}?", err=True))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
         from rich.box import SIMPLE_HEAD

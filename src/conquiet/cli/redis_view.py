@@ -20,9 +20,31 @@ from conquiet.queue import QueueConfig, connect
 from conquiet.queue.flows import StreamOperations
 from conquiet.queue.wire import Exchange, as_mapping, name_of, pack, parse_entries, stream_entries
 
-__all__ = ["PendingEntry", "RedisLook"]
+__all__ = ["Consumer", "PendingEntry", "RedisLook"]
 
+_NAMES_PER_STEP = 1_000
 _NOBODY = "nobody"  # placeholder for the group and the consumer in calls that use neither
+
+
+# Removing a consumer drops what is pending for it, for ever. So the check and the removal are one step: nothing can be
+# delivered to it in between. Returns the names that were removed.
+_FORGET = (
+    "local asked, forgotten = {}, {} "
+    "for i = 3, #ARGV do asked[ARGV[i]] = true end "
+    "for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do "
+    "local found = {} "
+    "for i = 1, #consumer, 2 do found[consumer[i]] = consumer[i + 1] end "
+    "if asked[found['name']] and found['pending'] == 0 and found['idle'] >= tonumber(ARGV[2]) then "
+    "redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], found['name']) "
+    "forgotten[#forgotten + 1] = found['name'] end end "
+    "return forgotten"
+)
+
+
+class Consumer(NamedTuple):
+    name: bytes  # need not be UTF-8
+    pending: int
+    idle_ms: int
 
 
 class PendingEntry(NamedTuple):
@@ -43,7 +65,7 @@ class RedisLook:
     def __exit__(self, *_: object) -> None:
         self.redis.close()
 
-    def ask(self, what: str, *command: str | int, block_ms: int | None = None) -> Any:
+    def ask(self, what: str, *command: bytes | str | int, block_ms: int | None = None) -> Any:
         return run(self._exchange(what, pack(*command), block_ms=block_ms))
 
     def enqueue_many(self, stream: str, payloads: list[dict[str, Any]]) -> list[str]:
@@ -83,6 +105,11 @@ class RedisLook:
         reply = self.ask(f"read stream {stream!r}", "XREVRANGE", stream, "+", "-", "COUNT", count)
         return _shown(reversed(reply), stream)
 
+    def entries(self, stream: str, ids: list[str]) -> list[dict[str, Any]]:
+        """Those of the entries `ids` that still exist."""
+        replies = [self.ask(f"read stream {stream!r}", "XRANGE", stream, entry, entry) for entry in ids]
+        return _shown((entry for reply in replies for entry in reply), stream)
+
     def follow(self, stream: str, after: str, block_ms: int) -> Iterator[list[dict[str, Any]]]:
         """Entries as they are added, without end. Reads outside of any group, so consumers still get them."""
         while True:
@@ -103,6 +130,24 @@ class RedisLook:
             PendingEntry(entry.decode(), name_of(consumer), idle, deliveries)
             for entry, consumer, idle, deliveries in reply
         ]
+
+    def consumers(self, stream: str, group: str) -> list[Consumer]:
+        """The consumers of a group, the one that was idle the longest first."""
+        reply = self.ask(
+            f"read the consumers of stream {stream!r}, group {group!r}", "XINFO", "CONSUMERS", stream, group
+        )
+        found = [as_mapping(row) for row in reply]
+        made = [Consumer(row[b"name"], int(row[b"pending"]), int(row[b"idle"])) for row in found]
+        return sorted(made, key=lambda consumer: (-consumer.idle_ms, consumer.name))
+
+    def forget(self, stream: str, group: str, idle_ms: int, names: list[bytes]) -> list[bytes]:
+        """Remove those of the consumers `names` that hold nothing and have been idle for so long, in one step each."""
+        forgotten: list[bytes] = []
+        for start in range(0, len(names), _NAMES_PER_STEP):
+            what = f"forget consumers of stream {stream!r}, group {group!r}"
+            chunk = names[start : start + _NAMES_PER_STEP]
+            forgotten += self.ask(what, "EVAL", _FORGET, 1, stream, group, idle_ms, *chunk)
+        return forgotten
 
     def _operations(self, stream: str, group: str) -> StreamOperations:
         config = QueueConfig(stream, group, _NOBODY)

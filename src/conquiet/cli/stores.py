@@ -39,9 +39,10 @@ def store_dsn(flag: str | None) -> str:
 
 
 def sqlite_file(dsn: str) -> str | None:
-    if not dsn.startswith("sqlite:///"):
+    scheme, _, place = dsn.partition("://")
+    if scheme.partition("+")[0] != "sqlite" or not place.startswith("/"):
         return None
-    return unquote(dsn.removeprefix("sqlite:///").partition("?")[0])
+    return unquote(place[1:].partition("?")[0])
 
 
 def check_queue(store: JobStore, queue: str | None) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from random import random
 from typing import Any
 
+from conquiet.checks import checked_queues, checked_seconds
 from conquiet.clock import SYSTEM_CLOCK, Clock
-from conquiet.connectors.shells import AsyncSettles, Settles
-from conquiet.flow import THREADS, Flow, current_fence, run, run_async, shielded
+from conquiet.connectors.shells import AsyncSettles, Settles, check_source
+from conquiet.errors import JobConfigError
+from conquiet.flow import THREADS, Flow, run, run_async, shielded
 from conquiet.jobs import AsyncJobStore, Job, JobStore, Nack, SettleResult, default_worker
-from conquiet.jobs.worker import Heartbeat, Outage
+from conquiet.jobs.worker import Heartbeat, Outage, Turns
+from conquiet.observe import SafeLogger
 from conquiet.task import ExceptionCategory, Outcome, OutcomeStatus, Transaction
 
 __all__ = ["AsyncJobConnector", "JobConnector"]
 
-_log = logging.getLogger("conquiet.connectors")
+_log = SafeLogger("conquiet.connectors")
 
 
 class _Jobs:
@@ -37,27 +40,23 @@ class _Jobs:
         clock: Clock = SYSTEM_CLOCK,
         random: Callable[[], float] = random,
     ) -> None:
-        self._operations = store.operations
-        self._queues = queues
-        self._ttl = lease_ttl
+        self._operations = store.operations.for_worker()
+        self._turns = Turns(checked_queues(queues, error=JobConfigError))
+        self._ttl = checked_seconds("lease_ttl", lease_ttl, above_zero=True, error=JobConfigError)
         self._worker = worker or default_worker()
         self._held: dict[str, Job] = {}  # by lease token
         self._lock = threading.Lock()
         self._keeping = False
         self._keeper_failure: BaseException | None = None
-        self._outage = Outage(clock, random)
-        self._heartbeat = Heartbeat(self._operations, self._outage, lease_ttl, self._leased, self._lose)
+        self._enter_outage = partial(Outage.enter, store.dsn, clock, random)
+        self._outage = Outage(clock, random)  # shared with the workers of the store while leases are kept
 
     def fetch(self, batch_size: int) -> Flow[list[Transaction]]:
         self._raise_keeper_failure()
         jobs: list[Job] = yield from self._outage.watch(
-            self._operations.claim(self._queues, batch_size, self._ttl, self._worker)
+            self._operations.claim(self._turns.queues, batch_size, self._ttl, self._worker)
         )
-        if (
-            current_fence().closed
-        ):  # the fetch was abandoned at its time limit: nothing would process the jobs
-            yield from self._operations.release_many(jobs)
-            return []
+        self._turns.served(jobs)
         self._hold(jobs)
         return [_transaction(job) for job in jobs]
 
@@ -107,25 +106,26 @@ class _Jobs:
         raise NotImplementedError
 
     def _keep(self) -> Flow[None]:
+        outage = self._outage = self._enter_outage()
         try:
-            yield from self._heartbeat.run()
+            yield from Heartbeat(self._operations, outage, self._ttl, self._leased, self._lose).run()
         except BaseException as error:
             with self._lock:
                 self._keeping = False
             self._keeper_failure = error
             raise
+        finally:
+            outage.leave()
 
     def _leased(self) -> list[Job] | None:
         with self._lock:
             self._keeping = bool(self._held)
             return list(self._held.values()) or None
 
-    def _lose(self, job: Job) -> None:
-        assert job.lease is not None
+    def _lose(self, jobs: Sequence[Job]) -> None:
         with self._lock:
-            lost = self._held.pop(job.lease.token, None)
-        if lost is not None:
-            _log.warning("job %s: the lease was lost; its outcome will be unsettled", job.id)
+            lost = [job.id for job in jobs if job.lease and self._held.pop(job.lease.token, None) is not None]
+        self._outage.discarded(lost, "the lease was lost; its outcome will be unsettled")
 
     def _raise_keeper_failure(self) -> None:
         failure, self._keeper_failure = self._keeper_failure, None
@@ -177,6 +177,7 @@ class JobConnector(_Jobs, Settles):
         lease_ttl: float = 5.0,
         worker: str | None = None,
     ) -> None:
+        check_source(self, store, JobStore, "open_store(dsn)")
         super().__init__(store, queues, lease_ttl=lease_ttl, worker=worker)
 
     def _start_keeper(self, keeper: Flow[None]) -> None:
@@ -200,6 +201,7 @@ class AsyncJobConnector(_Jobs, AsyncSettles):
         lease_ttl: float = 5.0,
         worker: str | None = None,
     ) -> None:
+        check_source(self, store, AsyncJobStore, "await open_async_store(dsn)")
         super().__init__(store, queues, lease_ttl=lease_ttl, worker=worker)
         self._task: asyncio.Task[None] | None = None
 

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
-from conquiet.connectors.shells import AsyncFetches, Fetches
-from conquiet.flow import Call, Flow, Signal, current_fence
+from conquiet.checks import checked_seconds
+from conquiet.connectors.shells import AsyncFetches, Fetches, check_source
+from conquiet.errors import LocalConfigError
+from conquiet.flow import Call, Flow, Signal
 from conquiet.local import PriorityDelayQueue, QueueItem
 from conquiet.task import Outcome, Transaction
 
@@ -23,8 +25,9 @@ class _LocalQueue:
 
     def __init__(self, queue: PriorityDelayQueue, *, poll_timeout: float = 5.0) -> None:
         """`poll_timeout`: how many seconds a fetch waits for the first item."""
+        check_source(self, queue, PriorityDelayQueue)
         self._queue = queue
-        self._poll_timeout = poll_timeout
+        self._poll_timeout = checked_seconds("poll_timeout", poll_timeout, error=LocalConfigError)
 
     def fetch(self, batch_size: int) -> Flow[list[Transaction]]:
         item = self._queue.dequeue(block=False)
@@ -34,11 +37,6 @@ class _LocalQueue:
         while item is not None:
             items.append(item)
             item = self._queue.dequeue(block=False) if len(items) < batch_size else None
-        if (
-            current_fence().closed
-        ):  # the fetch was abandoned at its time limit: nothing would process the items
-            self._put_back(items)
-            return []
         return [Transaction(str(one.seq), one.job, {"item": one}) for one in items]
 
     def _wait(self) -> QueueItem | Awaitable[QueueItem | None] | None:

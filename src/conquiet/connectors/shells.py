@@ -10,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from conquiet.errors import TaskConfigError
 from conquiet.flow import Flow, run, run_async
 from conquiet.task import Outcome, Transaction
 
-__all__ = ["AsyncFetches", "AsyncSettles", "Fetches", "Settles"]
+__all__ = ["AsyncFetches", "AsyncSettles", "Fetches", "Settles", "check_source"]
+
+
+def check_source(connector: object, source: object, kind: type, made_by: str = "") -> None:
+    """Refuse anything but a `kind`, also the same for the other variant: its calls would wait for nobody."""
+    if not isinstance(source, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        hint = f" ({made_by} makes one)" if made_by else ""
+        raise TaskConfigError(
+            f"{type(connector).__name__} takes {article} {kind.__name__}{hint}, not {type(source).__name__}"
+        )
 
 
 class _FetchFlows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from conquiet.connectors.shells import AsyncSettles, Settles
-from conquiet.errors import MalformedEntryError
+from conquiet.connectors.shells import AsyncSettles, Settles, check_source
+from conquiet.errors import LeaseLostError, MalformedEntryError
 from conquiet.flow import Call, Flow, current_fence
 from conquiet.queue import AsyncRedisStreamsQueue, MalformedEntry, QueueMessage, RedisStreamsQueue
 from conquiet.task import ExceptionCategory, Outcome, OutcomeStatus, Transaction
@@ -26,15 +26,20 @@ class _Streams:
         *,
         block_ms: int | None = None,
         on_malformed: Callable[[MalformedEntry], Any] | None = None,
+        fenced: bool = False,
     ) -> None:
         """`block_ms`: how long a fetch waits for the first message (default: the queue's own `block_ms`).
 
         A malformed entry is passed to `on_malformed` and then acknowledged. Without `on_malformed`, the fetch raises
         `MalformedEntryError` after the good messages of the same batch have been returned.
+
+        `fenced` acknowledges each message by itself, and only if this consumer still holds it. If others have taken messages
+        over, because they were idle for too long, `LeaseLostError` names them after all of the rest is acknowledged.
         """
         self._operations = queue.operations
         self._block_ms = queue.config.block_ms if block_ms is None else block_ms
         self._on_malformed = on_malformed
+        self._fenced = fenced
         self._malformed: MalformedEntryError | None = None
         self._metadata = {"stream": queue.config.stream_key, "group": queue.config.consumer_group}
 
@@ -44,7 +49,8 @@ class _Streams:
             raise error
         while True:
             try:
-                messages = yield from self._operations.read(block_ms or self._block_ms, batch_size)
+                block = self._block_ms if block_ms is None else block_ms
+                messages = yield from self._operations.read(block, batch_size)
                 break
             except MalformedEntryError as error:
                 messages = error.messages
@@ -70,9 +76,23 @@ class _Streams:
             if outcome.status is OutcomeStatus.SUCCEEDED
             or (outcome.category is ExceptionCategory.BUSINESS and outcome.handled)
         ]
-        if done:
+        if self._fenced:
+            yield from self._acked_if_held(done)
+        elif done:
             yield from self._operations.ack_many(done)
         return ()
+
+    def _acked_if_held(self, messages: list[QueueMessage]) -> Flow[None]:
+        lost: list[LeaseLostError] = []
+        for message in messages:
+            try:
+                yield from self._operations.ack_if_owner(message)
+            except LeaseLostError as error:
+                lost.append(error)
+        if len(lost) == 1:
+            raise lost[0]
+        if lost:
+            raise LeaseLostError(f"{len(lost)} messages: {'; '.join(map(str, lost))}")
 
     def released(self, outcomes: Sequence[Outcome]) -> Flow[None]:
         return
@@ -88,8 +108,10 @@ class StreamConnector(_Streams, Settles):
         *,
         block_ms: int | None = None,
         on_malformed: Callable[[MalformedEntry], Any] | None = None,
+        fenced: bool = False,
     ) -> None:
-        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed)
+        check_source(self, queue, RedisStreamsQueue)
+        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed, fenced=fenced)
 
 
 class AsyncStreamConnector(_Streams, AsyncSettles):
@@ -101,5 +123,7 @@ class AsyncStreamConnector(_Streams, AsyncSettles):
         *,
         block_ms: int | None = None,
         on_malformed: Callable[[MalformedEntry], Any] | None = None,
+        fenced: bool = False,
     ) -> None:
-        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed)
+        check_source(self, queue, AsyncRedisStreamsQueue)
+        super().__init__(queue, block_ms=block_ms, on_malformed=on_malformed, fenced=fenced)

@@ -135,11 +135,8 @@ def _spark() -> Iterator[SparkSession]:
         _console.print(
             f"  spark       {spark.version}, {spark.sparkContext.master}, ready after {perf_counter() - began:.1f} s"
         )
-        listener = show_progress(spark)
-        try:
+        with show_progress(spark):
             yield spark
-        finally:
-            listener.stop()
 
 
 @contextmanager

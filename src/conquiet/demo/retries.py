@@ -143,8 +143,7 @@ def _consuming(task: ReconciliationTask, connector: JobConnector) -> Iterator[_E
     try:
         yield ended
     finally:
-        while not ended.wait(0.1):  # repeatedly: a stop before the engine has started has no effect
-            task.stop()
+        task.stop()
         thread.join()
     if failure:
         raise failure[0]

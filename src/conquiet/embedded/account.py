@@ -17,7 +17,6 @@ __all__ = ["Account", "account_for"]
 # that only root may enter stay accessible.
 _NAMESPACE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 _OTHER_USERS = ("postgres", "nobody")
-_PROBE = 'test -x "$1" || { echo "it may not enter $1"; exit 1; }; exec "$2" --version'
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,11 @@ class Account:
     uid: int | None = None
     gid: int | None = None
     note: str = ""
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """User and group for `starter`."""
+        return ("-", "-") if self.uid is None else (str(self.uid), str(self.gid))
 
     def take_over(self, path: str | Path) -> None:
         """Give one of our private files or folders to this account; parent folders are not changed."""
@@ -64,9 +68,18 @@ def account_for(program: Path, base_folder: Path) -> Account:
 
 def _refusal(account: Account, program: Path, base_folder: Path) -> str:
     """Why the account cannot be used; empty if it can."""
+    # Where POSIX has it: PATH may not lead to it, and must not choose another.
+    entered = _run(account, shutil.which("test", path=os.defpath) or "test", "-x", str(base_folder))
+    if entered == "status 1":
+        return f"it may not enter {base_folder}"
+    return entered or _run(account, str(program), "--version")
+
+
+def _run(account: Account, *command: str) -> str:
+    """Why the command failed; empty if it did not."""
     try:
         result = subprocess.run(
-            [*account.prefix, "/bin/sh", "-c", _PROBE, "sh", str(base_folder), str(program)],
+            [*account.prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -11,15 +11,13 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from conquiet.embedded import guardian
+from conquiet.embedded import guardian, starter
 from conquiet.embedded.account import Account
 from conquiet.errors import ServerError, redact
 
 __all__ = ["GuardedProcess"]
 
-# The program does not start until the guardian knows its process group. If this process dies before that, the
-# input ends, `read` fails, and there is nothing to remove.
-_HELD_BACK = 'read -r go && exec "$@" </dev/null'
+_STARTER = (sys.executable, "-I", "-S", starter.__file__)
 
 
 @contextlib.contextmanager
@@ -81,7 +79,7 @@ class GuardedProcess:
         self.kill()
         with open(self._log, "ab") as log:
             process = self._running = subprocess.Popen(
-                ["/bin/sh", "-c", _HELD_BACK, "conquiet", *self._account.prefix, *command],
+                [*_STARTER, *self._account.ids, *self._account.prefix, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -90,9 +88,6 @@ class GuardedProcess:
                 env=environment,
                 # Not reached by Ctrl-C in the terminal: an interrupted test may still need its server.
                 start_new_session=True,
-                user=self._account.uid,
-                group=self._account.gid,
-                extra_groups=None if self._account.uid is None else [],
             )
         assert process.stdin is not None
         with process.stdin:
@@ -101,7 +96,7 @@ class GuardedProcess:
                     "the guardian of this server was killed, so the server would not be removed if this "
                     "process died: close() the server and start it again"
                 )
-            process.stdin.write(b"go\n")
+            process.stdin.write(starter.GO)
 
     def wait(self, timeout: float) -> int | None:
         """Wait for the end of the program; None if it is still running."""

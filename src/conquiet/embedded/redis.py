@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from io import BufferedRWPair
@@ -26,7 +27,7 @@ _OURS = {
 
 
 class RedisServer(PrivateServer):
-    """A private Redis (7 or newer) or Valkey server.
+    """A private Redis (7 or newer) or Valkey server, with a random password (or `requirepass` of `config`).
 
     `restart` always keeps the data. `kill` keeps the contents of the append-only file: nothing without `appendonly`,
     everything that was answered with `appendfsync="always"`.
@@ -47,12 +48,15 @@ class RedisServer(PrivateServer):
         self._config = {name.lower(): value for name, value in (config or {}).items()}
         if refused := sorted(_OURS & self._config.keys()):
             raise ValueError(f"config may not set {', '.join(refused)}: a private server sets it itself")
+        # Every user of this machine can reach the port. With access rules of its own, the caller has decided who may.
+        if not self._config.keys() & {"requirepass", "aclfile", "user"}:
+            self._config["requirepass"] = secrets.token_urlsafe(18)
         self._appendonly, self._appendfsync = appendonly, appendfsync
         super().__init__(find_redis(binary), base_folder, ready_timeout)
 
     @property
     def url(self) -> str:
-        """`redis://127.0.0.1:<port>/0`, with the password if `config` sets `requirepass`."""
+        """`redis://:<password>@127.0.0.1:<port>/0`."""
         secret = f":{quote(self._password, safe='')}@" if self._password else ""
         return f"redis://{secret}{self.host}:{self.port}/0"
 

@@ -8,11 +8,12 @@ The tree is organized by what the caller can do, whichever room raises the error
     │   ├── SettingsError (ValueError)         command: a setting is missing or refused; the flag to give is named
     │   ├── PolicyError (ValueError)           engine: a policy
     │   ├── TaskConfigError (TypeError)        engine: a task or a connector
-    │   ├── AsyncCallableError (TypeError)     threads: a function returns a coroutine, which is not awaited
+    │   ├── AsyncCallableError (TypeError)     a function returns a coroutine or a generator, which nobody runs
     │   ├── IsolationConfigError (TypeError)   child process: a function or arguments that cannot be sent to it
     │   ├── JobConfigError (ValueError)        jobs
     │   │   └── TaskArgumentError (TypeError)  a task's function does not take these arguments
     │   ├── QueueConfigError (ValueError)      queue
+    │   │   ├── QueueAccessError               ... Redis refuses the user, the password or the right to do this
     │   │   └── QueuePayloadError              ... a payload (also a PayloadError)
     │   ├── LocalConfigError (ValueError)      in-process queue
     │   │   └── UnknownPriorityError           ... a priority that is not in the settings
@@ -29,6 +30,7 @@ The tree is organized by what the caller can do, whichever room raises the error
     │   └── OutcomeUnknownError                ... but a change was sent and may have happened: read, or repeat if safe
     │       ├── StoreOutcomeUnknownError       jobs, reports: no answer from the database
     │       ├── QueueOutcomeUnknownError       queue: no answer from Redis
+    │       │   └── UnreplicatedEnqueueError   ... or too few replicas have confirmed the entries
     │       ├── QueueAnswerError               queue: the peer is not Redis
     │       ├── PartialEnqueueError            queue: only the first part of a bulk enqueue is confirmed
     │       ├── CallTimeoutError (TimeoutError) a call ran past its time limit
@@ -53,7 +55,7 @@ The tree is organized by what the caller can do, whichever room raises the error
     │   ├── LeaseLostError                     queue: another consumer has the entry, or it was acknowledged
     │   ├── GroupLostError                     queue: the stream or its group is gone: create it again once the loss is understood
     │   ├── DataLossError                      Spark source: entries were trimmed before they were read
-    │   ├── ConsumerTakenError                 Spark source: another query uses this consumer name
+    │   ├── ConsumerTakenError                 Spark source: another query has this consumer
     │   ├── StagingLostError                   Spark sinks: staged rows disappeared before they were published
     │   └── AbandonedCallError                 a call that was abandoned at its time limit tried to act
 
@@ -62,6 +64,7 @@ Outside the families are the roots of the rooms, which are not raised themselves
     ConquietError
     ├── JobError                               the root of jobs
     │   └── JobRejectedError                   raised *by* a handler: the job fails immediately, with no retry
+    │       └── TaskMismatchError              ... code of another version is needed: given back before it fails
     ├── QueueError                             the root of the Redis Streams queue
     ├── LocalQueueError                        the root of the in-process queue
     ├── ReconcileError                         the root of the reconciliation
@@ -128,6 +131,7 @@ from conquiet.errors.rooms import (
     PolicyError,
     ProcessCallsClosedError,
     ProcessDiedError,
+    QueueAccessError,
     QueueAnswerError,
     QueueConfigError,
     QueueConnectionError,
@@ -153,8 +157,10 @@ from conquiet.errors.rooms import (
     StoreUnavailableError,
     TaskArgumentError,
     TaskConfigError,
+    TaskMismatchError,
     UnknownNameError,
     UnknownPriorityError,
+    UnreplicatedEnqueueError,
 )
 from conquiet.redaction import redact
 
@@ -199,6 +205,7 @@ __all__ = [
     "PolicyError",
     "ProcessCallsClosedError",
     "ProcessDiedError",
+    "QueueAccessError",
     "QueueAnswerError",
     "QueueConfigError",
     "QueueConnectionError",
@@ -225,9 +232,11 @@ __all__ = [
     "StoreUnavailableError",
     "TaskArgumentError",
     "TaskConfigError",
+    "TaskMismatchError",
     "UnavailableError",
     "UnknownNameError",
     "UnknownPriorityError",
+    "UnreplicatedEnqueueError",
     "redact",
 ]
 

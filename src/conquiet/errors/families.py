@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 
 class AccessProblem(StrEnum):
@@ -10,6 +11,7 @@ class AccessProblem(StrEnum):
 
     ADDRESS = "address"  # the DSN or URL cannot be parsed, or names something that cannot exist
     CREDENTIALS = "credentials"  # the user or the password is refused
+    PERMISSION = "permission"  # the user may not do this
     NO_DATABASE = "no database"  # the server has no database with that name
     FOREIGN_FILE = "foreign file"  # the file is not a SQLite database
     FILE_ACCESS = "file access"  # the file cannot be opened, created or written to
@@ -17,7 +19,14 @@ class AccessProblem(StrEnum):
 
 
 class ConquietError(Exception):
-    """The root: `except ConquietError` catches everything that this package raises deliberately."""
+    """The root: `except ConquietError` catches everything that this package raises deliberately.
+
+    Every error survives pickling and copying with its attributes, also one whose constructor takes other arguments
+    than its message: in a process pool, an error that cannot be restored would leave its caller waiting.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__ or None
 
 
 class ConfigError(ConquietError):
@@ -56,3 +65,15 @@ class NotFoundError(ConquietError):
 
 class LostError(ConquietError):
     """Something that the caller relied on is gone or has another owner: a lease, a group, entries, staged rows."""
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes written in Python have it
+
+
+def _restored(kind: type[ConquietError], args: tuple[Any, ...]) -> ConquietError:
+    """Make an error again without its own constructor. Its attributes follow: pickle and copy set them."""
+    error = kind.__new__(kind, *args)
+    # The interpreter's own classes (ImportError, OSError) keep some values outside of `__dict__`.
+    builtin = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    builtin.__init__(error, *args)  # type: ignore[misc]
+    return error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conquiet.errors.families import (
+    AccessProblem,
     ConfigError,
     ConquietError,
     LostError,
@@ -100,7 +101,10 @@ class TaskConfigError(ConfigError, TypeError):
 
 
 class AsyncCallableError(ConfigError, TypeError):
-    """A class that runs on threads was given a function that returns a coroutine. Use its asyncio variant."""
+    """A function returned work instead of doing it: a coroutine to a class that runs on threads, or a generator.
+
+    What it was called for counts as not done. Use the asyncio variant of the class, or a function that does the work.
+    """
 
 
 class FlowError(ConquietError):
@@ -127,6 +131,13 @@ class JobRejectedError(JobError):
     """Raised by a handler if a retry cannot help: the job is Failed immediately, whatever retries it has left."""
 
 
+class TaskMismatchError(JobRejectedError):
+    """This program has no such task, or its function does not take the arguments: the job needs code of another version.
+
+    A worker gives the job back until one with that code claims it, and fails it after `unknown_after`.
+    """
+
+
 class DuplicateJobError(JobError, RefusedError):
     """Jobs with these `ids` exist already. Nothing was enqueued."""
 
@@ -148,7 +159,7 @@ class JobNotFoundError(JobError, NotFoundError, LookupError):
 
 
 class StoreClosedError(JobError, RefusedError):
-    """The store is closed, or was opened in the parent process. Open a new one."""
+    """The store is closed, or was inherited by a fork in a state in which it cannot be used. Open a new one."""
 
 
 class SchemaVersionError(JobError, RefusedError):
@@ -270,6 +281,17 @@ class QueueConfigError(QueueError, ConfigError, ValueError):
     """A setting or an argument was refused. Redis was not called."""
 
 
+class QueueAccessError(QueueConfigError):
+    """Redis refused the user, the password (`problem` is CREDENTIALS), or the right to a command (PERMISSION).
+
+    Nothing was done, and it fails again until the URL or the ACL is corrected. `code` is the first word of the refusal.
+    """
+
+    def __init__(self, message: str, code: str = "", problem: AccessProblem | None = None) -> None:
+        super().__init__(message, problem=problem)
+        self.code = code
+
+
 class QueuePayloadError(QueueConfigError, PayloadError):
     """A payload violates the JSON rule. Nothing was sent."""
 
@@ -279,7 +301,10 @@ class QueueConnectionError(QueueError, UnavailableError):
 
 
 class QueueOutcomeUnknownError(QueueConnectionError, OutcomeUnknownError):
-    """The connection failed after a command was sent and before its answer came: it may have taken effect."""
+    """The connection failed after a command was sent and before its answer came: it may have taken effect.
+
+    Look, or repeat it if that is safe: an acknowledgement always is, an enqueue only if consumers are idempotent.
+    """
 
 
 class QueueAnswerError(QueueError, OutcomeUnknownError):
@@ -295,12 +320,26 @@ class QueueRefusedError(QueueError, RefusedError):
 
 
 class PartialEnqueueError(QueueError, OutcomeUnknownError):
-    """A bulk enqueue failed partway: `ids` are in the stream, the next `unknown` payloads may be."""
+    """A bulk enqueue failed partway: `ids` are in the stream, the next `unknown` payloads may be, and the last
+    `not_added` are certainly not (refused, or not sent)."""
 
-    def __init__(self, message: str, ids: list[str], unknown: int) -> None:
+    def __init__(self, message: str, ids: list[str], unknown: int, not_added: int = 0) -> None:
         super().__init__(message)
         self.ids = ids
         self.unknown = unknown
+        self.not_added = not_added
+
+
+class UnreplicatedEnqueueError(QueueOutcomeUnknownError):
+    """Entries are on the master, and fewer replicas than asked for have them: a failover may lose them.
+
+    `ids` are the entries; `replicas` is how many have them, None if that is not known.
+    """
+
+    def __init__(self, message: str, ids: Sequence[str], replicas: int | None) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+        self.replicas = replicas
 
 
 class GroupLostError(QueueError, LostError):
@@ -312,7 +351,7 @@ class LeaseLostError(QueueError, LostError):
 
 
 class ConsumerTakenError(QueueError, LostError):
-    """Another Spark query now reads under the name of this consumer; this query has ended."""
+    """Another Spark query runs under the name of this consumer or with this checkpoint; this query has ended."""
 
 
 class DataLossError(QueueError, LostError):

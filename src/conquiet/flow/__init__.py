@@ -3,6 +3,7 @@
 from conquiet.flow.asyncio_driver import run_async
 from conquiet.flow.contexts import call_in
 from conquiet.flow.crew import Crew, all_end
+from conquiet.flow.deferred import deferred_kind, refuse_deferred
 from conquiet.flow.effects import (
     Beside,
     Call,
@@ -16,9 +17,11 @@ from conquiet.flow.effects import (
     Sleep,
     join,
     kept,
+    original,
     shielded,
 )
-from conquiet.flow.isolation import Fence, ThreadCalls, current_fence, describe
+from conquiet.flow.isolation import THREAD_CALLS, Fence, ThreadCalls, current_fence, describe
+from conquiet.flow.places import Places
 from conquiet.flow.process import ProcessCalls
 from conquiet.flow.steps import Steps, unknown_effect
 from conquiet.flow.thread_driver import run
@@ -26,6 +29,7 @@ from conquiet.flow.threads import THREADS, Threads
 
 __all__ = [
     "THREADS",
+    "THREAD_CALLS",
     "Beside",
     "Call",
     "Cancellation",
@@ -36,6 +40,7 @@ __all__ = [
     "Fence",
     "Flow",
     "Kept",
+    "Places",
     "ProcessCalls",
     "Signal",
     "Sleep",
@@ -45,9 +50,12 @@ __all__ = [
     "all_end",
     "call_in",
     "current_fence",
+    "deferred_kind",
     "describe",
     "join",
     "kept",
+    "original",
+    "refuse_deferred",
     "run",
     "run_async",
     "shielded",

@@ -11,13 +11,14 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from conquiet.errors import redact
 from conquiet.flow.process import read_frame, write_frame
+from conquiet.redaction import error_text, traceback_text
+
+_MOST_TEXT = 65_536  # characters of a message or a traceback
 
 
 def main() -> None:
@@ -71,11 +72,10 @@ def _load(module: str, name: str, main_file: str | None) -> Callable[..., Any]:
 
 
 def _described(error: BaseException) -> dict[str, str]:
-    text = "".join(traceback.format_exception(error))
     return {
         "error_type": type(error).__qualname__,
-        "message": redact(str(error)),
-        "remote_traceback": redact(text),
+        "message": error_text(error, _MOST_TEXT),
+        "remote_traceback": traceback_text(error, _MOST_TEXT),
     }
 
 

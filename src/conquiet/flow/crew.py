@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from conquiet.clock import Clock
 from conquiet.flow.effects import Beside, Cancelled, Child, Flow, Signal, Sleep
+from conquiet.redaction import annotate, described
 
 __all__ = ["Crew", "all_end"]
 
@@ -35,12 +36,23 @@ class Crew(Generic[Item]):
         self._idle: deque[Signal] = deque()
         self._called: Signal | None = None  # the runner that was woken and has not taken its item yet
         self._no_more = Signal()
+        self._is_cut_off = False
         self._runners: list[Child[None]] = []
         self.failure: BaseException | None = None
         self.broken = Signal()  # set together with `failure`; the leader of the crew then ends it
 
     def start(self) -> Flow[None]:
-        for number in range(self._size):
+        """Start all runners."""
+        yield from self._start(self._size)
+
+    def grow(self) -> Flow[None]:
+        """Start as many runners as there are items for which none is idle. (A crew of 1,000 may have one item.)"""
+        with self._lock:
+            wanted = len(self._inbox) - len(self._idle) - (self._called is not None)
+        yield from self._start(min(self._size - len(self._runners), wanted))
+
+    def _start(self, count: int) -> Flow[None]:
+        for number in range(len(self._runners), len(self._runners) + count):
             runner = yield Beside(self.part(self._run()), name=f"{self._name} {number}")
             self._runners.append(runner)
 
@@ -58,22 +70,29 @@ class Crew(Generic[Item]):
             self._inbox.clear()
         return items
 
+    def waits(self, is_it: Callable[[Item], bool]) -> bool:
+        """Return whether the next item that no runner has taken is one for which `is_it` is true."""
+        with self._lock:
+            return bool(self._inbox) and is_it(self._inbox[0])
+
     def part(self, part: Flow[None]) -> Flow[None]:
         """Wrap `part` so that its failure ends the whole crew: the others would work for nothing."""
         try:
             yield from part
-        except Cancelled:
+        except Cancelled as error:
+            if not self._is_cut_off:
+                self.break_down(error)  # nobody cancelled it: it would be missing without a word
             raise
         except BaseException as error:
             self.break_down(error)
 
     def break_down(self, error: BaseException) -> None:
         """End the crew with `error`; its leader raises it when everything has ended."""
-        _log.debug("%s ends: %r", self._name, error)
+        _log.debug("%s ends: %s", self._name, described(error))
         if self.failure is None:
             self.failure = error
         elif self.failure is not error:
-            self.failure.add_note(f"and then: {error!r}")
+            annotate(self.failure, f"and then: {described(error)}")
         self.broken.set()
 
     def finish(self, deadline: float | None, *wake: Signal) -> Flow[bool]:
@@ -84,12 +103,20 @@ class Crew(Generic[Item]):
 
     def cut_off(self, grace: float) -> Flow[int]:
         """Cancel the runners that are not done and wait `grace` seconds. Return how many threads were abandoned."""
+        self._is_cut_off = True
         self._no_more.set()
         late = [runner for runner in self._runners if not runner.done]
         for runner in late:
             runner.cancel()  # this ends a coroutine, but not a thread
-        yield from all_end(late, self._clock, self._clock.monotonic() + grace)
-        abandoned = [runner for runner in late if not runner.done]
+        try:
+            yield from all_end(late, self._clock, self._clock.monotonic() + grace)
+        finally:  # also when the wait is interrupted: nobody waits for them any more
+            abandoned = self.abandon()
+        return abandoned
+
+    def abandon(self) -> int:
+        """Let the leader end without the runners that are not done. Return how many these are."""
+        abandoned = [runner for runner in self._runners if not runner.done]
         for runner in abandoned:
             runner.abandon()
         return len(abandoned)

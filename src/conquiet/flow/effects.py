@@ -11,9 +11,12 @@ written once and behaves the same on all three:
 
 Rules that every driver keeps:
 
-- Any exception that a call raises (including KeyboardInterrupt) is thrown into the flow where it yielded.
+- Any exception that a call raises (including KeyboardInterrupt) is thrown into the flow where it yielded. Only a
+  GeneratorExit, which would close the flow, is thrown as a `CarriedExit`; `original` returns the exception itself.
 - A request to cancel throws `Cancelled` into the flow, once: at a sleep or an awaited call in progress, or at
   the next effect. A call that has finished delivers its result first.
+- A call that raises `Cancelled` by itself, because something inside it was cancelled, has failed: `Call.interrupted`
+  tells it from a request.
 - A shielded effect is never interrupted; the request waits for the next effect that is not shielded.
 - A flow's children end before it does: they are cancelled and joined, and a child's failure that was not read
   is raised.
@@ -25,8 +28,10 @@ from asyncio import CancelledError as Cancelled
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from conquiet.redaction import annotate, described
+
 __all__ = ["Beside", "Call", "Cancellation", "Cancelled", "Child", "Effect", "Flow", "Signal", "Sleep"]
-__all__ += ["Kept", "join", "kept", "shielded"]
+__all__ += ["CarriedExit", "Kept", "join", "kept", "original", "shielded"]
 
 T = TypeVar("T")
 # `Cancelled` is asyncio's own class, so that a cancellation looks the same on every driver.
@@ -36,10 +41,12 @@ class Call:
     """Call `fn(*args)`; on asyncio an awaitable result is awaited. The flow gets the value or the exception.
 
     `timeout` limits it (`CallTimeoutError`) as far as the driver can: a coroutine is cancelled, a thread is
-    abandoned and fenced (`flow.isolation`). `shield` delays a request to cancel until the call is done.
+    abandoned and fenced (`flow.isolation`); if it returns a value after all, that goes to `late`, on any thread.
+    `shield` delays a request to cancel until the call is done. If the flow gets `Cancelled` from a call,
+    `interrupted` tells whether a request was delivered; otherwise the callee raised it by itself.
     """
 
-    __slots__ = ("args", "fn", "shield", "timeout")
+    __slots__ = ("args", "fn", "interrupted", "late", "shield", "timeout")
 
     def __init__(
         self,
@@ -47,11 +54,14 @@ class Call:
         *args: Any,
         timeout: float | None = None,
         shield: bool = False,
+        late: Callable[[Any], None] | None = None,
     ) -> None:
         self.fn = fn
         self.args = args
         self.timeout = timeout
         self.shield = shield
+        self.late = late
+        self.interrupted = False
 
 
 class Sleep:
@@ -74,6 +84,20 @@ class Beside:
         self.flow = flow
         self.name = name
         self.shield = shield
+
+
+class CarriedExit(BaseException):
+    """A GeneratorExit that a call raised, on its way through a flow: as itself it would close the flow, which could then
+    not even clean up. The driver raises the original to its caller."""
+
+    def __init__(self, error: GeneratorExit) -> None:
+        super().__init__(*error.args)
+        self.error = error
+
+
+def original(error: BaseException) -> BaseException:
+    """Return the exception as the call raised it."""
+    return error.error if isinstance(error, CarriedExit) else error
 
 
 Effect = Call | Sleep | Beside
@@ -240,7 +264,7 @@ def kept(main: Flow[T], keeper: Flow[Any]) -> Flow[Kept[T]]:
         child.cancel()
         yield Sleep(None, child.finished, shield=True)
         if child.failure is not None:
-            error.add_note(f"its keeper failed too: {child.failure!r}")
+            annotate(error, f"its keeper failed too: {described(child.failure)}")
         raise
     child.cancel()
     yield Sleep(None, child.finished, shield=True)

@@ -13,6 +13,7 @@ a caller checks that first.
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -21,8 +22,12 @@ from typing import Any
 from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
 from conquiet.errors import AbandonedCallError, AbandonedThreadsError, CallTimeoutError
 from conquiet.flow.threads import THREADS
+from conquiet.redaction import described
 
 __all__ = ["THREAD_CALLS", "Fence", "ThreadCalls", "carry_fence", "current_fence", "describe"]
+
+
+_log = logging.getLogger("conquiet.flow")
 
 
 class Fence:
@@ -81,10 +86,20 @@ class ThreadCalls:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many calls hang that no other is started."""
+        return self.abandoned >= self.max_abandoned and os.getpid() == self._pid
+
     def run(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], timeout: float, clock: Clock = SYSTEM_CLOCK
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout: float,
+        clock: Clock = SYSTEM_CLOCK,
+        late: Callable[[Any], None] | None = None,
     ) -> Any:
-        """Call `fn(*args)`; raise `CallTimeoutError` after `timeout` seconds.
+        """Call `fn(*args)`; raise `CallTimeoutError` after `timeout` seconds. What it returns later goes to `late`.
 
         If `max_abandoned` calls are still hanging, no new one is started and `AbandonedThreadsError` is raised.
         """
@@ -92,13 +107,13 @@ class ThreadCalls:
             os.getpid() != self._pid
         ):  # a forked child has none of the hanging threads, but maybe a lock that one of them held
             self._pid, self._lock, self.abandoned = os.getpid(), threading.Lock(), 0
-        if self.abandoned >= self.max_abandoned:
+        if self.is_full:
             raise AbandonedThreadsError(
                 f"{self.abandoned} calls ran past their time limit and still hold their threads (the bound is "
                 f"{self.max_abandoned}): {describe(fn)} was not started. Threads cannot be stopped; restart the "
                 "process, and give the calls their own time limits or run them in processes"
             )
-        call = _TimedCall(self, fn, args)
+        call = _TimedCall(self, fn, args, late)
         THREADS.start(call.work, describe(fn))
         deadline = clock.monotonic() + timeout
         try:
@@ -131,14 +146,22 @@ class _TimedCall:
         "_error",
         "_fence",
         "_fn",
+        "_late",
         "_lock",
         "_value",
         "done",
         "parker",
     )
 
-    def __init__(self, calls: ThreadCalls, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        calls: ThreadCalls,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        late: Callable[[Any], None] | None,
+    ) -> None:
         self._calls = calls
+        self._late = late
         self._fn = fn
         self._args = args
         self._context = contextvars.copy_context()
@@ -157,13 +180,19 @@ class _TimedCall:
         except BaseException as raised:
             error = raised
         with self._lock:
-            late = self._abandoned
-            if not late:
+            abandoned = self._abandoned
+            if not abandoned:
                 self._value, self._error, self.done = value, error, True
-        if late:
-            self._calls._count(-1)
-        else:
+        if not abandoned:
             self.parker.wake()
+            return
+        try:
+            if error is None and self._late is not None:
+                self._late(value)
+        except Exception as failed:
+            _log.error("the late result of %s was lost: %s", describe(self._fn), described(failed))
+        finally:
+            self._calls._count(-1)
 
     def _inside(self) -> Any:
         _FENCE.set(self._fence)

@@ -6,11 +6,15 @@ import inspect
 from typing import Any, Generic, TypeVar
 
 from conquiet.errors import FlowError
-from conquiet.flow.effects import Beside, Call, Child, Effect, Flow, Sleep
+from conquiet.flow.effects import Beside, Call, CarriedExit, Child, Effect, Flow, Sleep, original
+from conquiet.redaction import annotate, described
 
 __all__ = ["EFFECTS", "Steps", "unknown_effect"]
 
 EFFECTS = frozenset((Call, Sleep, Beside))
+
+# In the __dict__ of a StopIteration that a call raised. One that a flow raises by itself is a bug of the flow.
+_OF_A_CALL = "_conquiet_of_a_call"
 
 T = TypeVar("T")
 
@@ -18,9 +22,10 @@ T = TypeVar("T")
 class Steps(Generic[T]):
     """One flow being driven. The driver sets `value` or `error`, calls `resume`, performs `effect`, and so on.
 
-    Flows are resumed only here, so two traps are handled once: StopIteration means the end only if the flow has
-    ended, and an interrupt (Ctrl-C) between two steps of the driver is thrown into the suspended flow, which is
-    never abandoned.
+    Flows are resumed only here, so three traps are handled once: StopIteration means the end only if the flow has
+    ended; an interrupt (Ctrl-C) between two steps of the driver is thrown into the suspended flow, which is never
+    abandoned; and what a call raises comes out of the flow as it was, also StopIteration and GeneratorExit, which mean
+    something else to generators.
     """
 
     __slots__ = ("_children", "_error", "_flow", "_value", "effect", "error", "value")
@@ -38,14 +43,16 @@ class Steps(Generic[T]):
         """Pass `error` or `value` to the flow. Return True if `effect` must be performed, False if the flow ended."""
         error, self.error = self.error, None
         try:
-            self.effect = self._flow.send(self.value) if error is None else self._flow.throw(error)
+            self.effect = (
+                self._flow.send(self.value) if error is None else self._flow.throw(_throwable(error))
+            )
         except StopIteration as stop:
             self._value = stop.value
             return False
         except BaseException as raised:
             if inspect.getgeneratorstate(self._flow) is not inspect.GEN_CLOSED:
                 raise  # an interrupt outside the flow, which is still suspended: the driver throws it in
-            self._error = raised
+            self._error = _as_raised(raised)
             return False
         return True
 
@@ -70,13 +77,32 @@ class Steps(Generic[T]):
         child.finish(self._value, self._error)
 
 
+def _throwable(error: BaseException) -> BaseException:
+    if isinstance(error, GeneratorExit):
+        return CarriedExit(error)
+    if isinstance(error, StopIteration):
+        error.__dict__[_OF_A_CALL] = True
+    return error
+
+
+def _as_raised(error: BaseException) -> BaseException:
+    """Return what the call raised, here or in a child, instead of what Python made of it in a generator (PEP 479)."""
+    cause = error.__cause__ if type(error) is RuntimeError else None  # others may raise when they are asked
+    if isinstance(cause, StopIteration) and _OF_A_CALL in cause.__dict__:
+        for note in getattr(error, "__notes__", ()):
+            annotate(cause, note)
+        return cause
+    return original(error)
+
+
 def _with_children(flow: Flow[T], children: list[Child[Any]]) -> Flow[T]:
     """Run `flow`, then end its children."""
     try:
         value = yield from flow
     except BaseException as error:
         for child in (yield from _end(children)):
-            error.add_note(f"{child.name} beside it failed too: {child.failure!r}")
+            if child.failure is not None:
+                annotate(error, f"{child.name} beside it failed too: {described(child.failure)}")
         raise
     for child in (yield from _end(children)):
         child.result()

@@ -46,6 +46,8 @@ def _drive(steps: Steps[Any], cancel: Cancellation | None, clock: Clock, calls: 
             if type(effect) not in EFFECTS:
                 raise unknown_effect(effect)
             if cancel is not None and cancel.pending and not effect.shield and cancel.take():
+                if isinstance(effect, Call):
+                    effect.interrupted = True
                 raise Cancelled
             if isinstance(effect, Call):
                 steps.value = _call(effect, clock, calls)
@@ -65,7 +67,7 @@ def _call(effect: Call, clock: Clock, calls: ThreadCalls) -> Any:
     if effect.timeout is None:
         value = effect.fn(*effect.args)
     else:
-        value = calls.run(effect.fn, effect.args, effect.timeout, clock)
+        value = calls.run(effect.fn, effect.args, effect.timeout, clock, effect.late)
     if type(value) in _COROUTINES and inspect.isawaitable(value):
         value.close()  # type: ignore[attr-defined]
         raise AsyncCallableError(

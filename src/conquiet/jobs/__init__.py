@@ -12,10 +12,12 @@ from conquiet.errors import (
     StoreClosedError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
+    TaskMismatchError,
 )
 from conquiet.jobs.model import (
     Attempt,
     Job,
+    JobPage,
     JobState,
     Lease,
     Nack,
@@ -24,16 +26,9 @@ from conquiet.jobs.model import (
     SettleResult,
     StoreCapabilities,
 )
+from conquiet.jobs.opening import migrate, migration_plan, open_async_store, open_store
 from conquiet.jobs.retry import RetrySchedule
-from conquiet.jobs.store import (
-    AsyncJobStore,
-    JobStore,
-    default_worker,
-    migrate,
-    migration_plan,
-    open_async_store,
-    open_store,
-)
+from conquiet.jobs.store import AsyncJobStore, JobStore, default_worker
 from conquiet.jobs.transitions import TRANSITIONS, Transition, targets
 from conquiet.jobs.worker import JobContext, JobPlan, JobPlans, JobWorker, WorkerCounts
 from conquiet.payload import PayloadLimits
@@ -49,6 +44,7 @@ __all__ = [
     "JobContext",
     "JobError",
     "JobNotFoundError",
+    "JobPage",
     "JobPlan",
     "JobPlans",
     "JobRejectedError",
@@ -68,6 +64,7 @@ __all__ = [
     "StoreClosedError",
     "StoreOutcomeUnknownError",
     "StoreUnavailableError",
+    "TaskMismatchError",
     "Transition",
     "WorkerCounts",
     "default_worker",

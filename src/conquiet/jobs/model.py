@@ -6,7 +6,7 @@ worker creates several per job. `gc=False` is set where an object cannot be part
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,7 @@ from conquiet.jobs.retry import RetrySchedule
 __all__ = [
     "Attempt",
     "Job",
+    "JobPage",
     "JobState",
     "Lease",
     "Nack",
@@ -46,6 +47,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     expires_at: datetime
     ttl: float
     worker: str
+    begun: bool = True  # only a job that has begun is charged if this lease expires
 
     def __repr__(self) -> str:  # without the token: anyone who reads it in a log could settle the job
         return (
@@ -67,6 +69,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     category: str | None = None
     error_type: str | None = None
     error_message: str | None = None
+    traceback: str | None = None  # its last 8 KiB, without passwords
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -112,9 +115,17 @@ class Job(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, lease=lease)
 
 
+class JobPage(list[Job]):
+    """A list of jobs. `next` is what `after=` of the next page takes, or None if this page is the last."""
+
+    def __init__(self, jobs: Iterable[Job], next: int | None) -> None:
+        super().__init__(jobs)
+        self.next = next
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to enqueue, with options beside its payload."""
+    """A job to enqueue, with options beside its payload. It is due after `delay` seconds, or `at` a time."""
 
     payload: Mapping[str, Any] = field(repr=False)
     id: str | None = None
@@ -122,6 +133,7 @@ class NewJob:
     delay: float = 0.0
     max_retries: int | None = None
     correlation_id: str | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

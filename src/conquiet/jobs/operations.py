@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from conquiet import payload as json_rule
-from conquiet.checks import (
-    MAX_INT,
-    checked_int,
-    checked_name,
-    checked_queues,
-    checked_seconds,
-)
-from conquiet.clock import on_grid, utc
+from conquiet.checks import MAX_INT, checked_int, checked_name, checked_queues, checked_seconds
+from conquiet.clock import utc
 from conquiet.errors import (
-    IllegalTransitionError,
     JobConfigError,
-    JobNotFoundError,
     StaleLeaseError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
 from conquiet.flow import Flow
-from conquiet.jobs.backends.damage import UNREADABLE, claimed, damage, extended, settled, shown_job
-from conquiet.jobs.backends.protocol import Backend, Claim, Inserted, JobRow, NewRow, Settlement
-from conquiet.jobs.backends.rows import job_of, new_ids
-from conquiet.jobs.error_text import error_text
-from conquiet.jobs.model import Job, JobState, Nack, NewJob, QueueStats, SettleResult
+from conquiet.jobs.administration import JobAdministration
+from conquiet.jobs.backends.damage import UNREADABLE, claimed, damage, extended, settled
+from conquiet.jobs.backends.protocol import (
+    Backend,
+    Claim,
+    Inserted,
+    JobRow,
+    NewRow,
+    Settlement,
+)
+from conquiet.jobs.backends.rows import due_at, job_of, new_ids
+from conquiet.jobs.error_text import error_text, error_texts
+from conquiet.jobs.model import Job, JobState, Nack, NewJob, SettleResult
 from conquiet.jobs.retry import RetrySchedule
+from conquiet.observe import count_enqueued
 
-__all__ = ["JobOperations"]
+__all__ = ["Failures", "Items", "JobOperations"]
+
+Items = Iterable[Mapping[str, Any] | NewJob]
+Failures = Sequence[tuple[Job, Settlement | None]]  # None: the job has no lease
 
 
-class JobOperations:
+class JobOperations(JobAdministration):
     def __init__(
         self,
         backend: Backend,
@@ -43,6 +49,7 @@ class JobOperations:
         random: Callable[[], float],
         max_lease_expiries: int,
         limits: json_rule.PayloadLimits,
+        retention: float | None = None,
     ) -> None:
         self.backend = backend
         self._retry = retry
@@ -51,6 +58,11 @@ class JobOperations:
             "max_lease_expiries", max_lease_expiries, 1, MAX_INT, error=JobConfigError
         )
         self._limits = limits
+        if retention is not None:
+            checked_seconds("retention", retention, error=JobConfigError)
+        self.retention = retention
+        # What kind of job a payload is, for metrics; None: all jobs of a queue are of one kind, as in `JobPlans.task`.
+        self.task_of: Callable[[Mapping[str, Any]], str | None] | None = None
 
     def awaiting(self) -> JobOperations:
         """Return the same operations for asyncio."""
@@ -58,11 +70,17 @@ class JobOperations:
         twin.backend = self.backend.awaiting()
         return twin
 
-    def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
+    def for_worker(self) -> JobOperations:
+        """Return the same operations for a worker: they do not wait for a connection behind others."""
+        twin = copy.copy(self)
+        twin.backend = self.backend.for_worker()
+        return twin
+
+    def enqueue(self, queue: str, new: NewJob, connection: Any, notify: bool = True) -> Flow[Job]:
         row = self._new_row(new, new_ids(1)[0])
-        enqueued_at, _ = yield from self._insert(
-            checked_name("queue", queue, error=JobConfigError), [row], False, connection
-        )
+        checked_name("queue", queue, error=JobConfigError)
+        enqueued_at, _ = yield from self._insert(queue, [row], False, connection, notify)
+        self._count(queue, [new])
         return Job(
             id=row.id,
             queue=queue,
@@ -71,33 +89,47 @@ class JobOperations:
             state=JobState.READY,
             retries=0,
             max_retries=row.max_retries,
-            retry_at=utc(on_grid(enqueued_at + row.delay)) if row.delay else None,
+            retry_at=None if (due := due_at(row, enqueued_at)) is None else utc(due),
             enqueued_at=utc(enqueued_at),
             correlation_id=row.correlation_id,
         )
 
     def enqueue_many(
-        self, queue: str, items: Iterable[Mapping[str, Any] | NewJob], on_duplicate: str, connection: Any
+        self, queue: str, items: Items, on_duplicate: str, connection: Any, notify: bool = True
     ) -> Flow[list[str]]:
         if on_duplicate not in ("error", "skip"):
             raise JobConfigError(f"on_duplicate must be 'error' or 'skip', not {on_duplicate!r}")
         checked_name("queue", queue, error=JobConfigError)
-        rows = self._new_rows(list(items))
+        series = _series(items)
+        rows = self._new_rows(series)
         if not rows:
             return []
         if on_duplicate == "error":
-            yield from self._insert(queue, rows, False, connection)
+            yield from self._insert(queue, rows, False, connection, notify)
+            self._count(queue, series)
             return [row.id for row in rows]
-        _, added = yield from self._insert(queue, rows, True, connection)
-        return list(dict.fromkeys(row.id for row in rows if row.id in added))
+        _, added = yield from self._insert(queue, rows, True, connection, notify)
+        new = {row.id: item for row, item in zip(rows, series, strict=True) if row.id in added}
+        self._count(queue, list(new.values()))
+        return list(new)
 
-    def _insert(self, queue: str, rows: list[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
+    def _count(self, queue: str, items: Sequence[Mapping[str, Any] | NewJob]) -> None:
+        task_of = self.task_of
+        if task_of is None:
+            count_enqueued(queue, queue, len(items))
+            return
+        tasks = Counter(task_of(item.payload if isinstance(item, NewJob) else item) for item in items)
+        for task, number in tasks.items():
+            count_enqueued(queue, task or "", number)
+
+    def _insert(
+        self, queue: str, rows: list[NewRow], skip: bool, connection: Any, notify: bool
+    ) -> Flow[Inserted]:
         try:
-            return (yield from self.backend.insert(queue, rows, skip, connection))
+            return (yield from self.backend.insert(queue, rows, skip, connection, notify))
         except StoreOutcomeUnknownError as error:
-            error.ids = tuple(
-                row.id for row in rows
-            )  # with these ids and "skip" the caller can safely repeat the call
+            # With these ids and "skip" the caller can safely repeat the call.
+            error.ids = tuple(row.id for row in rows)
             raise
 
     def _new_rows(self, items: Sequence[Mapping[str, Any] | NewJob]) -> list[NewRow]:
@@ -126,10 +158,16 @@ class JobOperations:
                 if new.correlation_id is None
                 else checked_name("correlation_id", new.correlation_id, error=JobConfigError)
             ),
+            at=None if new.at is None else _checked_time(new),
         )
 
     def claim(
-        self, queues: str | Sequence[str], limit: int, lease_ttl: float, worker: str
+        self,
+        queues: str | Sequence[str],
+        limit: int,
+        lease_ttl: float,
+        worker: str,
+        begun: int | None = None,
     ) -> Flow[list[Job]]:
         claim = Claim(
             checked_queues(queues, error=JobConfigError),
@@ -137,6 +175,7 @@ class JobOperations:
             checked_seconds("lease_ttl", lease_ttl, above_zero=True, error=JobConfigError),
             checked_name("worker", worker, error=JobConfigError),
             self._max_lease_expiries,
+            None if begun is None else checked_int("begun", begun, 0, 100_000, error=JobConfigError),
         )
         jobs: list[Job] = []
         more = True
@@ -145,7 +184,10 @@ class JobOperations:
             # either their last lease has expired, or their rows are damaged. After damaged rows it runs only while no
             # job is leased yet, because its lease would run during that round.
             try:
-                rows, more = yield from claimed(self.backend, claim._replace(limit=limit - len(jobs)))
+                left = None if begun is None else max(0, begun - len(jobs))
+                rows, more = yield from claimed(
+                    self.backend, claim._replace(limit=limit - len(jobs), begun=left)
+                )
                 damaged = _add_readable(rows, jobs)
                 for row in damaged:
                     yield from self.backend.set_aside(row.id, row.lease_token or "", damage(row))
@@ -166,18 +208,53 @@ class JobOperations:
         yield from self._settle_one("release", job, _release(job), None)
 
     def ack_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
-        return (
-            yield from self._settle("ack", [(job, _ack(job) if _held("ack", job) else None) for job in jobs])
-        )
+        ends = [(job, _ack(job) if _held("ack", job) else None) for job in jobs]
+        return (yield from self._settle("ack", ends))
 
     def nack_many(self, nacks: Iterable[Nack | Job]) -> Flow[list[SettleResult]]:
+        return self.settle_failed(self.failed(nacks))
+
+    def failed(self, nacks: Iterable[Nack | Job]) -> Failures:
+        """Decide what becomes of jobs that have failed: whether and when each runs again, and what its history says."""
         items = [item if isinstance(item, Nack) else Nack(item) for item in nacks]
-        ends = [(item.job, self._nack(item) if _held("nack", item.job) else None) for item in items]
-        return (yield from self._settle("nack", ends))
+        return [(item.job, self._nack(item) if _held("nack", item.job) else None) for item in items]
+
+    def settle_failed(self, failures: Failures) -> Flow[list[SettleResult]]:
+        return self._settle("nack", failures)
 
     def release_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
         ends = [(job, _release(job) if _held("release", job) else None) for job in jobs]
         return (yield from self._settle("release", ends))
+
+    def defer_many(self, items: Iterable[tuple[Nack, float]]) -> Flow[list[SettleResult]]:
+        """`release_many` for jobs that are due again after that many seconds. Their history has the error, if any."""
+        ends = [
+            (item.job, _defer(item, delay) if _held("release", item.job) else None) for item, delay in items
+        ]
+        return (yield from self._settle("release", ends))
+
+    def return_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
+        """`release_many` for jobs that were only held in advance. Their history does not mention it."""
+        ends = [
+            (job, _release(job)._replace(outcome="unbegun") if _held("release", job) else None)
+            for job in jobs
+        ]
+        return (yield from self._settle("release", ends))
+
+    def begin_many(self, jobs: Iterable[Job]) -> Flow[list[SettleResult]]:
+        return (yield from self.ack_and_begin((), jobs))[1]
+
+    def ack_and_begin(
+        self, acks: Iterable[Job], begins: Iterable[Job]
+    ) -> Flow[tuple[list[SettleResult], list[SettleResult]]]:
+        """`ack_many` and `begin_many` in one step: jobs that have ended, and those that take their places."""
+        ends = [(job, _ack(job) if _held("ack", job) else None) for job in acks]
+        starts = [(job, _token("begin", job) if _held("begin", job) else None) for job in begins]
+        leases = [(job.id, token) for job, token in starts if token]
+        if not leases:
+            return (yield from self._settle("ack", ends)), [_result("begin", job, False) for job, _ in starts]
+        results, current = yield from self._settle_and_begin(ends, leases)
+        return results, [_result("begin", job, token in current) for job, token in starts]
 
     def heartbeat(self, job: Job) -> Flow[Job]:
         token = _token("heartbeat", job)
@@ -196,72 +273,23 @@ class JobOperations:
         current = yield from extended(self.backend, [(job.id, token) for job, token in items if token])
         return [_result("heartbeat", job, token in current) for job, token in items]
 
-    def get(self, job_id: str) -> Flow[Job | None]:
-        row = yield from self.backend.get(checked_name("id", job_id, error=JobConfigError))
-        return None if row is None else shown_job(row)
-
-    def is_settled(self, job: Job, outcome: str) -> Flow[bool]:
-        """Return whether exactly this lease ended with `outcome`. This resolves an unknown outcome."""
-        found = yield from self.get(job.id)
-        version = job.lease.version if job.lease else 0
-        return found is not None and any((a.number, a.outcome) == (version, outcome) for a in found.attempts)
-
-    def list_jobs(
-        self, state: JobState | None, queue: str | None, limit: int, offset: int
-    ) -> Flow[list[Job]]:
-        checked_int("limit", limit, 1, MAX_INT, error=JobConfigError)
-        checked_int("offset", offset, 0, MAX_INT, error=JobConfigError)
-        if state is not None and state not in tuple(JobState):
-            raise JobConfigError(f"state must be one of {', '.join(JobState)}, not {state!r}")
-        known = None if state is None else JobState(state)
-        rows = yield from self.backend.select(known, _queue_or_all(queue), limit, offset)
-        return [shown_job(row) for row in rows]
-
-    def stats(self, queue: str | None) -> Flow[dict[str, QueueStats]]:
-        return {stats.queue: stats for stats in (yield from self.backend.stats(_queue_or_all(queue)))}
-
-    def retry(self, job_id: str) -> Flow[Job]:
-        if not (yield from self.backend.retry(checked_name("id", job_id, error=JobConfigError))):
-            yield from self._refuse_move("retried", "Failed", job_id)
-        job = yield from self.get(job_id)
-        if job is None:
-            raise JobNotFoundError(
-                f"job {job_id!r} was retried, but another process removed it right afterwards"
-            )
-        return job
-
-    def discard(self, job_id: str) -> Flow[None]:
-        if not (yield from self.backend.discard(checked_name("id", job_id, error=JobConfigError))):
-            yield from self._refuse_move("discarded", "Ready or Failed", job_id)
-
-    def prune(self, older_than: float) -> Flow[int]:
-        return (
-            yield from self.backend.prune(checked_seconds("older_than", older_than, error=JobConfigError))
-        )
-
-    def _refuse_move(self, done: str, states: str, job_id: str) -> Flow[None]:
-        job = yield from self.get(job_id)
-        if job is None:
-            raise JobNotFoundError(f"there is no job {job_id!r}")
-        raise IllegalTransitionError(
-            f"job {job_id!r} is {job.state.value}: only a job that is {states} can be {done}. Nothing was changed"
-        )
-
     def _nack(self, nack: Nack) -> Settlement:
-        job, error = nack.job, nack.error
+        job = nack.job
         token = _token("nack", job)
-        retry = nack.retryable and job.retries < job.max_retries
-        kind = type(error).__qualname__ if isinstance(error, BaseException) else None
+        schedule = nack.schedule or self._retry
+        delay = schedule.after_failure(job.retries, job.max_retries, nack.retryable, self._random)
+        error, kind, traceback = error_texts(nack.error)
         return Settlement(
             job_id=job.id,
             token=token,
-            state=JobState.READY if retry else JobState.FAILED,
+            state=JobState.FAILED if delay is None else JobState.READY,
             outcome="failed",
-            retry=retry,
-            delay=(nack.schedule or self._retry).delay(job.retries, self._random) if retry else None,
-            error=None if error is None else error_text(error),
-            error_type=None if kind is None else error_text(kind),
+            retry=delay is not None,
+            delay=delay,
+            error=error,
+            error_type=kind,
             category=None if nack.category is None else error_text(nack.category),
+            traceback=traceback,
         )
 
     def _settle_one(self, what: str, job: Job, settlement: Settlement, connection: Any) -> Flow[None]:
@@ -270,17 +298,38 @@ class JobOperations:
 
     def _settle(self, what: str, items: Sequence[tuple[Job, Settlement | None]]) -> Flow[list[SettleResult]]:
         """Do for each item what the single call would do. A second item for the same lease is refused as stale."""
+        return (yield from self._settle_and_begin(items, (), what))[0]
+
+    def _settle_and_begin(
+        self,
+        items: Sequence[tuple[Job, Settlement | None]],
+        begins: Sequence[tuple[str, str]],
+        what: str = "ack",
+    ) -> Flow[tuple[list[SettleResult], set[str]]]:
         first = {end.token: end for _, end in reversed(items) if end is not None}
-        current = (yield from settled(self.backend, list(first.values()))) if first else set()
-        if len(current) == len(items):  # the usual case
-            return [SettleResult(job.id, True) for job, _ in items]
+        current: set[str] = set()
+        if first or begins:
+            current = yield from settled(self.backend, list(first.values()), begins)
+        begun = {token for _, token in begins if token in current} if begins else set()
+        if len(current) - len(begun) == len(items):  # the usual case
+            return [SettleResult(job.id, True) for job, _ in items], begun
         results = []
         for job, end in items:
             ok = end is not None and end.token in current
             results.append(_result(what, job, ok))
             if end is not None:
                 current.discard(end.token)
-        return results
+        return results, begun
+
+
+def _checked_time(new: NewJob) -> float:
+    if new.delay:
+        raise JobConfigError("delay= and at= exclude each other: give one of them")
+    if not isinstance(new.at, datetime) or new.at.tzinfo is None:
+        raise JobConfigError(
+            f"at= must be a datetime with a time zone (such as datetime.now(UTC)), not {new.at!r}"
+        )
+    return new.at.timestamp()
 
 
 def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[JobRow]:
@@ -294,10 +343,6 @@ def _add_readable(rows: Sequence[JobRow], jobs: list[Job]) -> list[JobRow]:
     return damaged
 
 
-def _queue_or_all(queue: str | None) -> str | None:
-    return None if queue is None else checked_name("queue", queue, error=JobConfigError)
-
-
 def _ack(job: Job) -> Settlement:
     token = _token("ack", job)  # first, because it refuses anything that is not a Job
     return Settlement(job.id, token, JobState.SUCCEEDED, "succeeded")
@@ -306,6 +351,11 @@ def _ack(job: Job) -> Settlement:
 def _release(job: Job) -> Settlement:
     token = _token("release", job)
     return Settlement(job.id, token, JobState.READY, "released")
+
+
+def _defer(item: Nack, delay: float) -> Settlement:
+    text, kind, _ = error_texts(item.error)
+    return _release(item.job)._replace(delay=delay, error=text, error_type=kind, category=item.category)
 
 
 def _held(what: str, job: Job) -> bool:
@@ -334,3 +384,9 @@ def _stale(what: str, job: Job) -> StaleLeaseError:
         f"{what} of job {job.id!r}: its lease (version {job.lease.version}) has expired, was taken over or is settled. Nothing "
         "was changed. The job may be running elsewhere: drop this result"
     )
+
+
+def _series(items: object) -> list[Any]:
+    if isinstance(items, Iterable) and not isinstance(items, str | bytes | Mapping):
+        return list(items)
+    raise JobConfigError(f"items must be payloads or NewJob objects, not one {type(items).__name__}")

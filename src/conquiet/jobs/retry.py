@@ -1,4 +1,4 @@
-"""When a failed job runs again."""
+"""Whether and when a failed job runs again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["RetrySchedule"]
 
 @dataclass(frozen=True, slots=True)
 class RetrySchedule:
-    """A failed job runs again after uniform(0, min(base * 2 ** retries, max)) seconds, at most `max_retries` times."""
+    """A failed job runs again after uniform(0, min(base * 2 ** retries, max)) seconds, at most `max_retries` times.
+
+    `max_retries` is for jobs that are enqueued without a number of their own.
+    """
 
     max_retries: int = 3
     base_seconds: float = 0.5
@@ -29,6 +32,12 @@ class RetrySchedule:
                 raise JobConfigError(
                     f"RetrySchedule.{name} must be a number of seconds, at least 0, not {value!r}"
                 )
+
+    def after_failure(
+        self, retries: int, max_retries: int, retryable: bool, random: Callable[[], float]
+    ) -> float | None:
+        """Return in how many seconds a job that has just failed runs again, or None if it does not."""
+        return self.delay(retries, random) if retryable and retries < max_retries else None
 
     def delay(self, retries: int, random: Callable[[], float]) -> float:
         """Return the seconds until a job with this many retries runs again. `random` returns numbers from 0 to 1."""

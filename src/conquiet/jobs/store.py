@@ -1,22 +1,20 @@
-"""Job stores: `open_store(dsn)` and its asyncio twin."""
+"""Job stores as users see them, on threads and on asyncio: shells around the flows of `JobOperations`."""
 
 from __future__ import annotations
 
 import os
-import random as random_module
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
-from conquiet.clock import Clock
 from conquiet.flow import Signal, run, run_async
-from conquiet.jobs.backends.protocol import Backend
-from conquiet.jobs.backends.registry import backend_at
+from conquiet.jobs.backends.protocol import Listing
+from conquiet.jobs.listing import ListOptions
 from conquiet.jobs.model import (
     Job,
-    JobState,
+    JobPage,
     Nack,
     NewJob,
     QueueStats,
@@ -24,87 +22,8 @@ from conquiet.jobs.model import (
     StoreCapabilities,
 )
 from conquiet.jobs.operations import JobOperations
-from conquiet.jobs.retry import RetrySchedule
-from conquiet.payload import DEFAULT_LIMITS, PayloadLimits
 
-__all__ = ["AsyncJobStore", "JobStore", "migrate", "migration_plan", "open_async_store", "open_store"]
-
-_DEFAULT_RETRY = RetrySchedule()
-
-
-def open_store(
-    dsn: str,
-    *,
-    retry: RetrySchedule = _DEFAULT_RETRY,
-    clock: Clock | None = None,
-    random: Callable[[], float] | None = None,
-    max_lease_expiries: int = 20,
-    limits: PayloadLimits = DEFAULT_LIMITS,
-    migrate: str = "auto",
-) -> JobStore:
-    """Open the store at `dsn`: `sqlite:///file.db`, `postgresql://…`, `memory://` (ephemeral, for tests), or a scheme
-    that was registered with `conquiet.jobs.backends.register`.
-
-    `migrate="auto"` creates the schema in an empty database; a database with another schema version is refused until
-    `migrate()` is called. `clock` is for stores without a clock of their own (memory, SQLite). `random` is used for the
-    jitter of retries.
-    """
-    backend = backend_at(dsn, clock, awaits=False)
-    return JobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits), migrate)
-
-
-async def open_async_store(
-    dsn: str,
-    *,
-    retry: RetrySchedule = _DEFAULT_RETRY,
-    clock: Clock | None = None,
-    random: Callable[[], float] | None = None,
-    max_lease_expiries: int = 20,
-    limits: PayloadLimits = DEFAULT_LIMITS,
-    migrate: str = "auto",
-) -> AsyncJobStore:
-    """`open_store` for asyncio."""
-    backend = backend_at(dsn, clock, awaits=True)
-    store = AsyncJobStore(dsn, _operations(backend, retry, random, max_lease_expiries, limits))
-    await run_async(backend.open(migrate))
-    return store
-
-
-def migrate(dsn: str, target: int | None = None) -> Sequence[str]:
-    """Migrate the schema of the database at `dsn` to version `target` (None: the newest), up or down.
-
-    Return the steps taken. Use this for a database that `open_store` refuses; an open store has `migrate()`, too.
-    """
-    backend = backend_at(dsn, None, awaits=False)
-    try:
-        return run(backend.migrate(target))
-    finally:
-        run(backend.close())
-
-
-def migration_plan(dsn: str, target: int | None = None) -> Sequence[tuple[str, str]]:
-    """Return the steps that `migrate(dsn, target)` would take now, as (name, SQL). Nothing is changed or created."""
-    backend = backend_at(dsn, None, awaits=False)
-    try:
-        return run(backend.plan(target))
-    finally:
-        run(backend.close())
-
-
-def _operations(
-    backend: Backend,
-    retry: RetrySchedule,
-    random: Callable[[], float] | None,
-    max_lease_expiries: int,
-    limits: PayloadLimits,
-) -> JobOperations:
-    return JobOperations(
-        backend,
-        retry=retry,
-        random=random or random_module.random,
-        max_lease_expiries=max_lease_expiries,
-        limits=limits,
-    )
+__all__ = ["AsyncJobStore", "JobStore", "default_worker"]
 
 
 def default_worker() -> str:
@@ -136,14 +55,18 @@ class JobStore:
         max_retries: int | None = None,
         correlation_id: str | None = None,
         connection: Any = None,
+        notify: bool = True,
     ) -> Job:
-        """Add a job. With `connection` it is added in the caller's transaction, and exists only if that commits."""
-        new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
-        return run(self.operations.enqueue(queue, new, connection))
+        """Add a job. With `connection` it is added in the caller's transaction, and exists only if that commits.
 
-    def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None) -> Job:
+        With `notify=False` no waiting worker is woken: it finds the job when it polls, within 2 s.
+        """
+        new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
+        return run(self.operations.enqueue(queue, new, connection, notify))
+
+    def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None, notify: bool = True) -> Job:
         """Like `enqueue`, for a job described by a `NewJob`."""
-        return run(self.operations.enqueue(queue, new, connection))
+        return run(self.operations.enqueue(queue, new, connection, notify))
 
     def enqueue_many(
         self,
@@ -152,18 +75,42 @@ class JobStore:
         *,
         on_duplicate: str = "error",
         connection: Any = None,
+        notify: bool = True,
     ) -> list[str]:
         """Add many jobs in one step and return the ids added.
 
         With `on_duplicate="error"` nothing is added if one of the ids exists; with "skip" existing ids are left out.
         """
-        return run(self.operations.enqueue_many(queue, items, on_duplicate, connection))
+        return run(self.operations.enqueue_many(queue, items, on_duplicate, connection, notify))
 
     def claim(
-        self, queues: str | Sequence[str], limit: int = 1, lease_ttl: float = 5.0, worker: str | None = None
+        self,
+        queues: str | Sequence[str],
+        limit: int = 1,
+        lease_ttl: float = 5.0,
+        worker: str | None = None,
+        begun: int | None = None,
     ) -> list[Job]:
-        """Lease up to `limit` jobs, by priority (lowest number first), then by age (oldest first)."""
-        return run(self.operations.claim(queues, limit, lease_ttl, worker or default_worker()))
+        """Lease up to `limit` jobs, by priority (lowest number first), then by age (oldest first).
+
+        Of several queues each has its turn: among jobs of the same priority the oldest of each queue comes first, in the
+        order in which the queues are named, then the second oldest of each.
+
+        An expired lease is charged only to a job that has begun. `begun` says how many of these jobs begin at once, in
+        this order (default: all); call `begin_many` for the others before they begin, and for jobs whose lease has
+        expired before.
+        """
+        return run(self.operations.claim(queues, limit, lease_ttl, worker or default_worker(), begun))
+
+    def begin_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        """Record that leased jobs begin now. From then on an expiry of their leases is charged."""
+        return run(self.operations.begin_many(jobs))
+
+    def ack_and_begin(
+        self, acks: Iterable[Job], begins: Iterable[Job]
+    ) -> tuple[list[SettleResult], list[SettleResult]]:
+        """`ack_many` and `begin_many` in one step: jobs that have ended, and those that take their places."""
+        return run(self.operations.ack_and_begin(acks, begins))
 
     def ack(self, job: Job, *, connection: Any = None) -> None:
         """Mark a job as Succeeded. With `connection` this happens in the caller's transaction."""
@@ -196,14 +143,23 @@ class JobStore:
     def get(self, job_id: str) -> Job | None:
         return run(self.operations.get(job_id))
 
-    def list(
-        self, *, state: JobState | None = None, queue: str | None = None, limit: int = 100, offset: int = 0
-    ) -> list[Job]:
-        """Return jobs in the order in which they were enqueued."""
-        return run(self.operations.list_jobs(state, queue, limit, offset))
+    def list(self, **wanted: Unpack[ListOptions]) -> JobPage:
+        """Return a page of jobs in the order in which they were enqueued, or with `newest_first` in the reverse.
+
+        By `state`, `queue`, `task` (the name that a job calls), `correlation_id` and age (`older_than` and `newer_than`
+        seconds since it was enqueued); at most `limit` (100); `after` is `next` of the page before.
+        """
+        return run(self.operations.list_jobs(Listing(**wanted)))
 
     def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
         return run(self.operations.stats(queue))
+
+    def backlog(self, queue: str, limit: int) -> int:
+        """Return how many jobs of the queue can be claimed now, counted up to `limit` and no further.
+
+        These are the Ready jobs that are due and the jobs whose leases have lapsed. Cheap, where `stats` counts everything.
+        """
+        return run(self.operations.backlog(queue, limit))
 
     def retry(self, job_id: str) -> Job:
         """Make a Failed job Ready again, with all its retries. Meant for operators."""
@@ -216,7 +172,7 @@ class JobStore:
     def prune(self, older_than: float) -> int:
         """Remove jobs that finished more than `older_than` seconds ago and return how many.
 
-        Their ids can be used again.
+        Their ids can be used again. They are removed in many small steps, between which others go on.
         """
         return run(self.operations.prune(older_than))
 
@@ -225,7 +181,10 @@ class JobStore:
         """Yield a function `wait(seconds)` that returns as soon as there may be work, or when the time is up."""
         never = Signal()
         run(self.operations.backend.wait_for_work(queues, 0.0, never))  # from here on no wake-up is missed
-        yield lambda seconds: run(self.operations.backend.wait_for_work(queues, seconds, never))
+        try:
+            yield lambda seconds: run(self.operations.backend.wait_for_work(queues, seconds, never))
+        finally:
+            run(self.operations.backend.rest())
 
     def migrate(self, target: int | None = None) -> Sequence[str]:
         """Migrate the schema to version `target` (None: the newest), up or down, and return the steps taken."""
@@ -266,12 +225,15 @@ class AsyncJobStore:
         max_retries: int | None = None,
         correlation_id: str | None = None,
         connection: Any = None,
+        notify: bool = True,
     ) -> Job:
         new = NewJob(payload, id, priority, delay, max_retries, correlation_id)
-        return await run_async(self.operations.enqueue(queue, new, connection))
+        return await run_async(self.operations.enqueue(queue, new, connection, notify))
 
-    async def enqueue_job(self, queue: str, new: NewJob, *, connection: Any = None) -> Job:
-        return await run_async(self.operations.enqueue(queue, new, connection))
+    async def enqueue_job(
+        self, queue: str, new: NewJob, *, connection: Any = None, notify: bool = True
+    ) -> Job:
+        return await run_async(self.operations.enqueue(queue, new, connection, notify))
 
     async def enqueue_many(
         self,
@@ -280,13 +242,29 @@ class AsyncJobStore:
         *,
         on_duplicate: str = "error",
         connection: Any = None,
+        notify: bool = True,
     ) -> list[str]:
-        return await run_async(self.operations.enqueue_many(queue, items, on_duplicate, connection))
+        return await run_async(self.operations.enqueue_many(queue, items, on_duplicate, connection, notify))
 
     async def claim(
-        self, queues: str | Sequence[str], limit: int = 1, lease_ttl: float = 5.0, worker: str | None = None
+        self,
+        queues: str | Sequence[str],
+        limit: int = 1,
+        lease_ttl: float = 5.0,
+        worker: str | None = None,
+        begun: int | None = None,
     ) -> list[Job]:
-        return await run_async(self.operations.claim(queues, limit, lease_ttl, worker or default_worker()))
+        return await run_async(
+            self.operations.claim(queues, limit, lease_ttl, worker or default_worker(), begun)
+        )
+
+    async def begin_many(self, jobs: Iterable[Job]) -> list[SettleResult]:
+        return await run_async(self.operations.begin_many(jobs))
+
+    async def ack_and_begin(
+        self, acks: Iterable[Job], begins: Iterable[Job]
+    ) -> tuple[list[SettleResult], list[SettleResult]]:
+        return await run_async(self.operations.ack_and_begin(acks, begins))
 
     async def ack(self, job: Job, *, connection: Any = None) -> None:
         await run_async(self.operations.ack(job, connection))
@@ -314,13 +292,14 @@ class AsyncJobStore:
     async def get(self, job_id: str) -> Job | None:
         return await run_async(self.operations.get(job_id))
 
-    async def list(
-        self, *, state: JobState | None = None, queue: str | None = None, limit: int = 100, offset: int = 0
-    ) -> list[Job]:
-        return await run_async(self.operations.list_jobs(state, queue, limit, offset))
+    async def list(self, **wanted: Unpack[ListOptions]) -> JobPage:
+        return await run_async(self.operations.list_jobs(Listing(**wanted)))
 
     async def stats(self, queue: str | None = None) -> dict[str, QueueStats]:
         return await run_async(self.operations.stats(queue))
+
+    async def backlog(self, queue: str, limit: int) -> int:
+        return await run_async(self.operations.backlog(queue, limit))
 
     async def retry(self, job_id: str) -> Job:
         return await run_async(self.operations.retry(job_id))
@@ -336,7 +315,10 @@ class AsyncJobStore:
         """Yield a coroutine function `wait(seconds)`: it returns when there may be work, or when the time is up."""
         never, backend = Signal(), self.operations.backend
         await run_async(backend.wait_for_work(queues, 0.0, never))
-        yield lambda seconds: run_async(backend.wait_for_work(queues, seconds, never))
+        try:
+            yield lambda seconds: run_async(backend.wait_for_work(queues, seconds, never))
+        finally:
+            await run_async(backend.rest())
 
     async def migrate(self, target: int | None = None) -> Sequence[str]:
         return await run_async(self.operations.backend.migrate(target))

@@ -15,6 +15,7 @@ from conquiet.local.breaker import (
 )
 from conquiet.local.failures import LAST_EXCEPTIONS
 from conquiet.local.item import QueueItem
+from conquiet.local.pace import Pace
 from conquiet.local.pool import WorkerPool
 from conquiet.local.queue import PriorityDelayQueue, QueueSnapshot
 from conquiet.local.settings import QUEUE_SETTINGS, QueueSettings
@@ -29,6 +30,7 @@ __all__ = [
     "CircuitBreakerRegistry",
     "LocalConfigError",
     "LocalQueueError",
+    "Pace",
     "PriorityDelayQueue",
     "QueueFullError",
     "QueueItem",

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextvars import ContextVar
 from enum import StrEnum
 
 from conquiet.checks import checked_int, checked_seconds
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.errors import LocalConfigError
-from conquiet.observe import watch_breaker
+from conquiet.observe import SafeLogger, watch_breaker
 
 __all__ = ["GLOBAL_CIRCUIT_BREAKER", "BreakerState", "CircuitBreaker", "CircuitBreakerRegistry"]
 
-_log = logging.getLogger("conquiet.local")
+_log = SafeLogger("conquiet.local")
+
+# The last call that was allowed in this thread or task: the mark of its breaker, and how often that had opened.
+_ALLOWED: ContextVar[tuple[object, int] | None] = ContextVar("conquiet_breaker_allowed", default=None)
 
 
 class BreakerState(StrEnum):
     CLOSED = "CLOSED"  # calls are allowed
     OPEN = "OPEN"  # calls are denied until the cooldown is over
     HALF_OPEN = "HALF_OPEN"  # a few trial calls are allowed; the first result decides
-
-
-_GAUGE = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
 
 
 class CircuitBreaker:
@@ -32,7 +33,8 @@ class CircuitBreaker:
     calls are allowed: a success closes it, a failure opens it again. A trial without a result after
     one cooldown no longer counts, and another may take its place.
 
-    A result recorded while the breaker is open belongs to an earlier call and changes nothing.
+    The result of a call that was allowed before the breaker opened changes nothing. A result belongs to the last call that
+    was allowed in the same thread, asyncio task or context; recorded in a context that asked for none, it is taken as current.
     """
 
     def __init__(
@@ -55,11 +57,17 @@ class CircuitBreaker:
         self.name = name
         self._clock = clock
         self._lock = threading.RLock()  # reentrant: a log handler may read the state
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be closed, and know of no call."""
         self._state = BreakerState.CLOSED
         self._failures = 0  # in a row
         self._rate_limits = 0  # how many of these were rate limits
         self._opened_at = 0.0
         self._probes: list[float] = []  # start times of the trials without a result
+        self._mark = object()
+        self._openings = 0
 
     @property
     def state(self) -> BreakerState:
@@ -71,39 +79,45 @@ class CircuitBreaker:
         """Return whether a call may be made now. After True, `record_success` or `record_failure` must follow."""
         with self._lock:
             now = self._look_at_clock()
-            if self._state is not BreakerState.HALF_OPEN:
-                return self._state is BreakerState.CLOSED
+            if self._state is BreakerState.OPEN:
+                return False
+            if self._state is BreakerState.CLOSED:
+                _ALLOWED.set((self._mark, self._openings))
+                return True
             heard_of = now - self.open_cooldown_seconds
             self._probes = [begun for begun in self._probes if begun > heard_of]
             if len(self._probes) >= self.half_open_probe_count:
                 return False
             self._probes.append(now)
+            _ALLOWED.set((self._mark, self._openings))
             return True
 
     def record_success(self) -> None:
         """Record a successful call: it resets the failure count, and a successful trial closes the breaker."""
         with self._lock:
-            self._look_at_clock()
-            if self._state is BreakerState.OPEN:
+            if self._is_late():
                 return
             if self._state is BreakerState.HALF_OPEN:
-                if not self._probes:
-                    return  # no trial is running: the result of a call from before it opened
                 self._enter(BreakerState.CLOSED)
             self._failures = self._rate_limits = 0
 
     def record_failure(self, rate_limited: bool = False) -> None:
         """Record a failed call; `rate_limited` means that a rate limit refused it."""
         with self._lock:
-            self._look_at_clock()
-            if self._state is BreakerState.OPEN:
-                return
-            if self._state is BreakerState.HALF_OPEN and not self._probes:
+            if self._is_late():
                 return
             self._failures += 1
             self._rate_limits += rate_limited
             if self._state is BreakerState.HALF_OPEN or self._failures >= self.failure_threshold:
                 self._enter(BreakerState.OPEN)
+
+    def _is_late(self) -> bool:
+        """Whether the result that is being recorded is one of a call from before the breaker opened."""
+        self._look_at_clock()
+        if self._state is BreakerState.OPEN or (self._state is BreakerState.HALF_OPEN and not self._probes):
+            return True
+        allowed = _ALLOWED.get()
+        return allowed is not None and allowed[0] is self._mark and allowed[1] != self._openings
 
     def _look_at_clock(self) -> float:
         now = self._clock.monotonic()
@@ -116,19 +130,23 @@ class CircuitBreaker:
         self._probes = []
         if state is BreakerState.OPEN:
             self._opened_at = self._clock.monotonic()
+            self._openings += 1
+        self._say_change(before, state, self._failures, self._rate_limits)
+
+    def _say_change(self, before: BreakerState, state: BreakerState, failures: int, rate_limits: int) -> None:
         _log.log(
             logging.WARNING if state is BreakerState.OPEN else logging.INFO,
             "circuit breaker %s: %s -> %s after %d failures in a row, %d of them rate limits",
             self.name or "(unnamed)",
             before,
             state,
-            self._failures,
-            self._rate_limits,
+            failures,
+            rate_limits,
             extra={
                 "event": "breaker_state",
                 "platform": self.name,
                 "state": str(state),
-                "failures": self._failures,
+                "failures": failures,
             },
         )
 
@@ -156,9 +174,12 @@ class CircuitBreakerRegistry:
             breaker = self._breakers.get(name)
             if breaker is not None:
                 return breaker
-            breaker = self._breakers[name] = CircuitBreaker(*self._settings, name=name)
-        watch_breaker(name, lambda: _GAUGE[breaker.state])
+            breaker = self._breakers[name] = self._create(name)
+        watch_breaker(name, breaker)
         return breaker
+
+    def _create(self, name: str) -> CircuitBreaker:
+        return CircuitBreaker(*self._settings, name=name)
 
     def states(self) -> dict[str, BreakerState]:
         """Return the state of every breaker, by platform."""

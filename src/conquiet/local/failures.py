@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conquiet.errors import redact
-from conquiet.local.item import QueueItem, told_by
+from conquiet import redaction
+from conquiet.local.item import QueueItem, shown, told_by
+from conquiet.observe import SafeLogger
 
 __all__ = ["LAST_EXCEPTIONS", "MAX_REMEMBERED", "error_text", "report_failure"]
 
@@ -19,7 +19,7 @@ MAX_TEXT = 8_192
 LAST_EXCEPTIONS: list[dict[str, Any]] = []
 """The last failures of all workers in this process, oldest first: the job's `log_fields`, `error`, `type`."""
 
-_log = logging.getLogger("conquiet.local")
+_log = SafeLogger("conquiet.local")
 _lock = threading.Lock()
 
 
@@ -28,8 +28,8 @@ _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {
 }
 
 
-def report_failure(item: QueueItem, error: BaseException) -> None:
-    """Log that `item`'s job failed with `error`, and remember it."""
+def report_failure(item: QueueItem, error: BaseException, notes: Sequence[str] = ()) -> None:
+    """Log that `item`'s job failed with `error`, and remember it. Nothing of the job or the error can make it raise."""
     told = _log_fields(item.job)
     correlation_id = told_by(item.job, "correlation_id")
     name, text = type(error).__name__, error_text(error)
@@ -37,11 +37,11 @@ def report_failure(item: QueueItem, error: BaseException) -> None:
         LAST_EXCEPTIONS.append({**told, "error": text, "type": name})
         del LAST_EXCEPTIONS[:-MAX_REMEMBERED]
     # The traceback is logged as redacted text: exc_info would print a password in the exception's message.
-    where = redact("".join(traceback.format_exception(error, limit=-20))[-MAX_TEXT:])
+    where = "\n".join([redaction.traceback_text(error, MAX_TEXT, frames=-20), *notes])
     _log.error(
-        "job failed: %scorrelation_id=%r priority=%s seq=%d error=%s: %s\n%s",
-        "".join(f"{field}={value!r} " for field, value in told.items()),
-        correlation_id,
+        "job failed: %scorrelation_id=%s priority=%s seq=%d error=%s: %s\n%s",
+        "".join(f"{field}={shown(value, repr)} " for field, value in told.items()),
+        shown(correlation_id, repr),
         item.priority_label,
         item.seq,
         name,
@@ -62,16 +62,16 @@ def report_failure(item: QueueItem, error: BaseException) -> None:
 def _log_fields(job: Any) -> dict[str, Any]:
     """Return the fields by which the job identifies itself, without names that log records and failures use."""
     fields = told_by(job, "log_fields")
-    return (
-        {name: fields[name] for name in fields if name not in _TAKEN} if isinstance(fields, Mapping) else {}
-    )
+    try:
+        return (
+            {name: fields[name] for name in fields if name not in _TAKEN}
+            if isinstance(fields, Mapping)
+            else {}
+        )
+    except Exception:  # noqa: BLE001 - a mapping of the job's own making
+        return {}
 
 
 def error_text(error: BaseException, limit: int = MAX_TEXT) -> str:
     """Return the exception's message, at most `limit` characters, without passwords."""
-    try:
-        text = str(error)
-    except Exception as unshowable:  # noqa: BLE001 - a failing __str__ must not stop the worker
-        text = f"(its text cannot be shown: {type(unshowable).__qualname__})"
-    # Cut twice, so that a password at the second cut was still whole when it was redacted.
-    return redact(text[: limit + 512])[:limit]
+    return redaction.error_text(error, limit)

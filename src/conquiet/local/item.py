@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-__all__ = ["QueueItem", "told_by"]
+__all__ = ["QueueItem", "shown", "told_by"]
 
 
 class QueueItem(NamedTuple):
@@ -35,3 +36,11 @@ def told_by(job: Any, name: str) -> Any:
         return getattr(job, name, None)
     except Exception:  # noqa: BLE001 - see above
         return None
+
+
+def shown(value: Any, how: Callable[[Any], str] = str) -> str:
+    """Return what a job tells as text; it may be any object, and raise when it is shown."""
+    try:
+        return how(value)
+    except Exception:  # noqa: BLE001 - see above
+        return f"(an unshowable {type(value).__qualname__})"

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from conquiet.checks import checked_int
-from conquiet.errors import LocalConfigError
+from conquiet.errors import LocalConfigError, StoreUnavailableError
 from conquiet.local.queue import PriorityDelayQueue
 from conquiet.local.worker import Session, Worker, say_what_stays
 
@@ -26,6 +26,7 @@ class WorkerPool:
         *,
         session_factory: Callable[[], Session] | None = None,
         poll_timeout: float = 5.0,
+        outages: tuple[type[BaseException], ...] = (StoreUnavailableError,),
     ) -> None:
         self._queue = queue
         self._lock = threading.Lock()
@@ -37,10 +38,13 @@ class WorkerPool:
                 handler,
                 session_factory=session_factory,
                 poll_timeout=poll_timeout,
+                outages=outages,
                 name=f"worker-{number}",
             )
             for number in range(1, size + 1)
         ]
+        for worker in self._workers:
+            worker._outage = self._workers[0]._outage
 
     def start(self) -> None:
         """Start the workers. A pool runs once."""
@@ -84,7 +88,7 @@ class WorkerPool:
             self._working -= 1
             last = self._working == 0
         if last:  # one line for all of them
-            say_what_stays(self._queue)
+            say_what_stays(self._queue, self._workers[0]._outage)
 
 
 class _Member(Worker):

@@ -28,6 +28,12 @@ class Bucket:
         self.items = items
         self.end = end  # the latest of `dues`
 
+    def sort(self) -> None:
+        """Order the items by due time; those due at the same instant stay in seq order."""
+        order = sorted(range(len(self.dues)), key=self.dues.__getitem__)
+        self.dues = [self.dues[index] for index in order]
+        self.items = [self.items[index] for index in order]
+
 
 class Schedule:
     """All delayed items. Not thread-safe: the queue's lock is held around every call."""
@@ -46,6 +52,10 @@ class Schedule:
         self.size += 1
         if due < self.next_due:
             self.next_due = due
+
+    def buckets(self) -> Iterator[Bucket]:
+        for timeline in self._timelines.values():
+            yield from timeline.buckets()
 
     def take_due(self, now: float) -> Iterator[tuple[int, Bucket]]:
         """Remove the items due by `now`, as buckets that contain only due items, with their priority."""
@@ -73,6 +83,9 @@ class Timeline:
     @property
     def next_due(self) -> float:
         return self._starts[0] if self._starts else math.inf
+
+    def buckets(self) -> list[Bucket]:
+        return self._buckets
 
     def add(self, due: float, item: QueueItem) -> None:
         at = bisect_right(self._starts, due) - 1

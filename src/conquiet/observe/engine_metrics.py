@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from conquiet.observe.failsafe import registered, safely
+from conquiet.observe.failsafe import read_at_scrape, registered, safely
 
 __all__ = ["EngineMetrics"]
 
@@ -36,7 +36,7 @@ class EngineMetrics:
             self._transactions, abandoned = families
             with _LOCK:
                 _THREADS.setdefault(self._task, WeakSet()).update(threads)
-            abandoned.labels(self._task).set_function(partial(_abandoned, self._task))
+            read_at_scrape(abandoned.labels(self._task), partial(_abandoned, self._task))
 
     def publish(self, report: Any) -> None:
         """Add the changes of `report` since the last call."""
@@ -75,5 +75,6 @@ def _families(prometheus: Any) -> tuple[Any, ...]:
             "conquiet_engine_abandoned_threads",
             "Calls past their time limit that still hold a thread",
             ("task",),
+            multiprocess_mode="livesum",
         ),
     )

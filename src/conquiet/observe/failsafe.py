@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import cache, wraps
 from threading import RLock
 from typing import Any, TypeVar
 
-__all__ = ["registered", "safely", "say_once"]
+from conquiet.observe.logs import SafeLogger
+
+__all__ = ["read_at_scrape", "refresh_gauges", "registered", "safely", "say_once"]
 
 T = TypeVar("T")
 
-_log = logging.getLogger("conquiet.observe")
+_log = SafeLogger("conquiet.observe")
 
 
 def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
@@ -36,6 +37,25 @@ def registered(make: Callable[[Any], T]) -> Callable[[], T | None]:
             return made()
 
     return families
+
+
+_READ: dict[Any, Callable[[], float]] = {}
+
+
+def read_at_scrape(gauge: Any, number: Callable[[], float]) -> None:
+    """Let `gauge` show what `number()` returns when it is read."""
+    gauge.set_function(number)
+    _READ[gauge] = number
+
+
+def refresh_gauges() -> None:
+    """Write down what the gauges show now, for processes whose metrics are read from files."""
+    for gauge, number in tuple(_READ.items()):
+        safely(_refresh, gauge, number)
+
+
+def _refresh(gauge: Any, number: Callable[[], float]) -> None:
+    gauge.set(number())
 
 
 def safely(record: Callable[..., Any], *args: Any) -> None:

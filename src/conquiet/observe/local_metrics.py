@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
 
 from conquiet.observe.failsafe import registered, safely
 
@@ -48,31 +48,37 @@ def watch_queue(queue: Measured, latency: Latency) -> None:
     safely(_families)
 
 
-def watch_breaker(platform: str, value: Callable[[], float]) -> None:
-    """Export `value()` as the state of the platform's breaker: 0 closed, 1 half-open, 2 open."""
-    safely(_watch_breaker, platform, value)
+class Breaking(Protocol):
+    """The part of a breaker that the metrics read."""
+
+    @property
+    def state(self) -> str: ...
 
 
-def _watch_breaker(platform: str, value: Callable[[], float]) -> None:
-    families = _families()
-    if families is not None:
-        families[2].labels(platform).set_function(value)
+def watch_breaker(platform: str, breaker: Breaking) -> None:
+    """Export the state of a platform's breaker while it exists: 0 closed, 1 half-open, 2 open.
+
+    Several registries may have a breaker for one platform: the gauge is the worst state among them.
+    """
+    _BREAKERS.add(platform, breaker)
+    safely(_families)
 
 
 class LocalWorkerMetrics:
     """The duration and the failures of jobs, for the whole process."""
 
-    __slots__ = ("_duration", "_failures")
+    __slots__ = ("_duration", "_failures", "_paused")
 
     def __init__(self) -> None:
         self._duration: Any = None
         self._failures: Any = None
+        self._paused: Any = None
         safely(self._look_up)
 
     def _look_up(self) -> None:
         families = _families()
         if families is not None:
-            self._duration, self._failures, _ = families
+            self._duration, self._failures, self._paused = families
 
     def processed(self, seconds: float, *, failed: bool) -> None:
         """Record that a handler ended after `seconds`."""
@@ -80,6 +86,11 @@ class LocalWorkerMetrics:
             safely(self._duration.observe, seconds)
             if failed:
                 safely(self._failures.inc, 1)
+
+    def paused(self, more: int) -> None:
+        """Record that a worker begins to wait for the end of an outage (1), or no longer waits (-1)."""
+        if self._paused is not None:
+            safely(self._paused.inc, more)
 
 
 class _Queues:
@@ -125,16 +136,57 @@ class _Queues:
 _QUEUES = _Queues()
 
 
+class _Breakers:
+    """Every breaker of this process, as a collector of prometheus_client."""
+
+    _VALUES: ClassVar = {"CLOSED": 0.0, "HALF_OPEN": 1.0, "OPEN": 2.0}
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # reentrant, as above
+        self._alive: dict[weakref.ref[Breaking], str] = {}
+
+    def add(self, platform: str, breaker: Breaking) -> None:
+        with self._lock:
+            self._alive[weakref.ref(breaker, self._forget)] = platform
+
+    def _forget(self, gone: weakref.ref[Breaking]) -> None:
+        with self._lock:
+            self._alive.pop(gone, None)
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        with self._lock:
+            alive = list(self._alive.items())
+        worst: dict[str, float] = {}
+        for ref, platform in alive:
+            breaker = ref()
+            if breaker is not None:
+                worst[platform] = max(self._VALUES[breaker.state], worst.get(platform, 0.0))
+        states = "Circuit breakers: 0 closed, 1 half-open, 2 open"
+        family = GaugeMetricFamily("conquiet_breaker_state_gauge", states, labels=["platform"])
+        for platform, value in worst.items():
+            family.add_metric([platform], value)
+        yield family
+
+
+_BREAKERS = _Breakers()
+
+
 @registered
 def _families(prometheus: Any) -> tuple[Any, ...]:
-    """Create the metrics of durations, failures and breaker states, and register those of the queues."""
-    states = "Circuit breakers: 0 closed, 1 half-open, 2 open"
+    """Create the metrics of durations and failures, and register those of queues and breakers."""
     families = (
         prometheus.Histogram(
             "conquiet_job_processing_duration", "Seconds that a handler took", buckets=LATENCY_BOUNDS
         ),
         prometheus.Counter("conquiet_job_failures_total", "Jobs whose handler failed"),
-        prometheus.Gauge("conquiet_breaker_state_gauge", states, ["platform"]),
+        prometheus.Gauge(
+            "conquiet_workers_paused",
+            "Workers that wait for the end of an outage",
+            multiprocess_mode="livesum",
+        ),
     )
     prometheus.REGISTRY.register(_QUEUES)
+    prometheus.REGISTRY.register(_BREAKERS)
     return families

@@ -18,8 +18,17 @@ class ReconcileMetrics:
     def fetched(self, platform: str, outcome: str) -> None:
         _count("fetches", platform, outcome)
 
+    def postponed(self, platform: str) -> None:
+        _count("postponed", platform)
+
     def received(self, outcome: str) -> None:
         _count("intake", outcome)
+
+    def alerted(self, kind: str, severity: str) -> None:
+        _count("alerts", kind, severity)
+
+    def waiting(self, attempts: int, overdue_seconds: float) -> None:
+        safely(_set_waiting, attempts, overdue_seconds)
 
 
 METRICS = ReconcileMetrics()
@@ -35,6 +44,13 @@ def _counted(family: str, *labels: str) -> None:
         families[family].labels(*labels).inc()
 
 
+def _set_waiting(attempts: int, overdue_seconds: float) -> None:
+    families = _families()
+    if families is not None:
+        families["waiting"].set(attempts)
+        families["overdue"].set(overdue_seconds)
+
+
 @registered
 def _families(prometheus: Any) -> dict[str, Any]:
     return {
@@ -44,7 +60,19 @@ def _families(prometheus: Any) -> dict[str, Any]:
         "fetches": prometheus.Counter(
             "conquiet_platform_fetches_total", "Requests to platforms, by outcome", ("platform", "outcome")
         ),
+        "postponed": prometheus.Counter(
+            "conquiet_attempts_postponed_total",
+            "Attempts put off because a platform asks for fewer calls",
+            ("platform",),
+        ),
         "intake": prometheus.Counter(
             "conquiet_intake_reports_total", "Submitted reports, by the answer", ("outcome",)
+        ),
+        "alerts": prometheus.Counter("conquiet_alerts_total", "Alerts raised", ("kind", "severity")),
+        "waiting": prometheus.Gauge(
+            "conquiet_attempts_waiting", "Attempts that wait in the database, for their time or for room"
+        ),
+        "overdue": prometheus.Gauge(
+            "conquiet_attempts_overdue_seconds", "Seconds since the first of these attempts was due"
         ),
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["exposition"]
+from collections.abc import Callable
+
+__all__ = ["Exposition", "exposition"]
+
+Exposition = Callable[[], tuple[bytes, str] | None]
 
 
 def exposition() -> tuple[bytes, str] | None:

@@ -6,6 +6,7 @@ from conquiet.errors import (
     MalformedEntryError,
     MissingDependencyError,
     PartialEnqueueError,
+    QueueAccessError,
     QueueAnswerError,
     QueueConfigError,
     QueueConnectionError,
@@ -13,16 +14,17 @@ from conquiet.errors import (
     QueueOutcomeUnknownError,
     QueuePayloadError,
     QueueRefusedError,
+    UnreplicatedEnqueueError,
 )
 
 try:
     import redis as _redis
 
-    if int(_redis.__version__.partition(".")[0]) < 8:
+    if int(_redis.__version__.partition(".")[0]) < 5:
         raise ImportError(f"redis-py {_redis.__version__} is too old")
 except ImportError as error:
     raise MissingDependencyError(
-        'conquiet.queue needs the package redis, version 8 or newer: pip install "conquiet[redis]"'
+        'conquiet.queue needs the package redis, version 5 or newer: pip install "conquiet[redis]"'
     ) from error
 
 from conquiet.queue.config import QueueConfig, unique_consumer_name
@@ -62,6 +64,7 @@ __all__ = [
     "NoTransactions",
     "PartialEnqueueError",
     "PsycopgTransactions",
+    "QueueAccessError",
     "QueueAnswerError",
     "QueueConfig",
     "QueueConfigError",
@@ -75,6 +78,7 @@ __all__ = [
     "RedisStreamsQueue",
     "SqlAlchemyTransactions",
     "SqliteTransactions",
+    "UnreplicatedEnqueueError",
     "connect",
     "connect_async",
     "unique_consumer_name",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
+from inspect import isclass, signature
 from typing import Any, Protocol, TypeVar
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
 
 from conquiet.errors import QueueConfigError
-from conquiet.flow import describe, run, run_async
+from conquiet.flow import deferred_kind, describe, run, run_async
 from conquiet.payload import DEFAULT_LIMITS
 from conquiet.queue.config import QueueConfig
 from conquiet.queue.flows.delivery import Delivery
@@ -53,7 +55,7 @@ class AsyncDbFactory(Protocol[AsyncTx]):
 class QueueConsumer:
     """Consumes one stream. No automatic ack, no retry, no background work, no buffer beyond one message."""
 
-    def __init__(self, redis: Redis, config: QueueConfig) -> None:
+    def __init__(self, redis: Redis | RedisCluster, config: QueueConfig) -> None:
         self.config = config
         self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=False)
         self._delivery = Delivery(self._operations, config)
@@ -88,15 +90,19 @@ class QueueConsumer:
         handler: Callable[[QueueMessage, Any], None],
         db_factory: DbFactory[Any],
         on_malformed: Callable[[MalformedEntry, Any], None] | None = None,
+        fenced: bool = False,
     ) -> None:
         """Repeat fetch, `handler(msg, tx)`, commit, ack until `stop` or SIGTERM; the current message is finished.
 
         If the handler or the commit raises, the transaction is rolled back, the exception is raised, and the message
         stays pending. A malformed entry raises too, or is passed to `on_malformed(entry, tx)` instead of the handler.
+
+        `fenced` acknowledges as `ack_if_owner` of the queue does: `LeaseLostError`, after the commit, if another consumer
+        holds the message by then.
         """
         _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
-            run(self._delivery.run(handler, db_factory, on_malformed))
+            run(self._delivery.run(handler, db_factory, on_malformed, fenced=fenced))
 
     def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
         """Take over messages that others left pending for `min_idle_ms` (default: `claim_idle_ms`)."""
@@ -110,14 +116,20 @@ class QueueConsumer:
         on_malformed: Callable[[MalformedEntry, Any], None] | None = None,
         interval_ms: int = 5_000,
         count: int = 10,
+        fenced: bool = False,
     ) -> None:
-        """Claim stale messages and handle them as `run` does, checking every `interval_ms`, until `stop`.
+        """Claim stale messages and handle them as `run` does, one at a time, in passes every `interval_ms`, until `stop`.
 
-        Run it in a separate process: it never starts by itself, and it reads no new messages.
+        A pass goes through the pending list once, `count` ids per look. It ends as soon as new messages wait to be read by
+        the group: they come first. Run it in a separate process: it never starts by itself, and it reads no new messages.
         """
         _check(db_factory, handler, on_malformed, awaits=False)
         with self.stop_on_sigterm():
-            run(self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count))
+            run(
+                self._delivery.run_recovery(
+                    handler, db_factory, on_malformed, interval_ms, count, fenced=fenced
+                )
+            )
 
     def backlog_stats(self) -> BacklogStats:
         """Return how full the stream and the group are. Computed only by this call."""
@@ -127,14 +139,20 @@ class QueueConsumer:
 class AsyncQueueConsumer:
     """`QueueConsumer` for asyncio: the same methods, awaited; `async for` over `iter_messages()`. Use `create`."""
 
-    def __init__(self, redis: AsyncRedis, config: QueueConfig) -> None:
+    def __init__(self, redis: AsyncRedis | AsyncRedisCluster, config: QueueConfig) -> None:
         """Without creating the group: use `create`."""
         self.config = config
-        self._operations = StreamOperations(redis, config, DEFAULT_LIMITS, awaits=True)
+        self._operations = StreamOperations(
+            redis,
+            config,
+            DEFAULT_LIMITS,
+            awaits=True,
+            create="await AsyncQueueConsumer.create(redis, config)",
+        )
         self._delivery = Delivery(self._operations, config)
 
     @classmethod
-    async def create(cls, redis: AsyncRedis, config: QueueConfig) -> AsyncQueueConsumer:
+    async def create(cls, redis: AsyncRedis | AsyncRedisCluster, config: QueueConfig) -> AsyncQueueConsumer:
         consumer = cls(redis, config)
         await run_async(consumer._operations.create_group())
         return consumer
@@ -163,10 +181,11 @@ class AsyncQueueConsumer:
         handler: Callable[[QueueMessage, Any], Awaitable[None] | None],
         db_factory: AsyncDbFactory[Any],
         on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
+        fenced: bool = False,
     ) -> None:
         _check(db_factory, handler, on_malformed, awaits=True)
         with self.stop_on_sigterm():
-            await run_async(self._delivery.run(handler, db_factory, on_malformed))
+            await run_async(self._delivery.run(handler, db_factory, on_malformed, fenced=fenced))
 
     async def claim_stale(self, min_idle_ms: int | None = None, count: int = 10) -> ClaimedMessages:
         return await run_async(self._operations.claim_stale(_idle(min_idle_ms, self.config), count))
@@ -179,11 +198,14 @@ class AsyncQueueConsumer:
         on_malformed: Callable[[MalformedEntry, Any], Awaitable[None] | None] | None = None,
         interval_ms: int = 5_000,
         count: int = 10,
+        fenced: bool = False,
     ) -> None:
         _check(db_factory, handler, on_malformed, awaits=True)
         with self.stop_on_sigterm():
             await run_async(
-                self._delivery.run_recovery(handler, db_factory, on_malformed, interval_ms, count)
+                self._delivery.run_recovery(
+                    handler, db_factory, on_malformed, interval_ms, count, fenced=fenced
+                )
             )
 
     async def backlog_stats(self) -> BacklogStats:
@@ -205,12 +227,32 @@ def _check(db_factory: Any, handler: Any, on_malformed: Any, *, awaits: bool) ->
         if not callable(given) and (name == "handler" or given is not None):
             raise QueueConfigError(f"{name} must be a function, not {type(given).__name__}")
     for given in (begin, handler, on_malformed):
-        if not awaits and _is_coroutine_function(given):
+        kind = deferred_kind(given)
+        if kind == "generator function":
+            raise QueueConfigError(
+                f"{describe(given)} is a generator function: calling it would not run it. Use a function without yield"
+            )
+        if kind and not awaits:
             raise QueueConfigError(
                 f"{describe(given)} is a coroutine function: use AsyncQueueConsumer, or a plain function"
             )
+    hint = (
+        f"; db_factory is a class: give an object of it, {db_factory.__name__}(…)"
+        if isclass(db_factory)
+        else ""
+    )
+    _check_call(begin, "begin()", (), hint)
+    _check_call(handler, "handler(message, tx)", (None, None))
+    if on_malformed is not None:
+        _check_call(on_malformed, "on_malformed(entry, tx)", (None, None))
 
 
-def _is_coroutine_function(given: Any) -> bool:
-    called = getattr(given, "__call__", None)  # noqa: B004 - of an object
-    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(called)
+def _check_call(given: Any, call: str, arguments: tuple[None, ...], hint: str = "") -> None:
+    try:
+        accepted = signature(given)
+    except (ValueError, TypeError):  # written in C, without a signature
+        return
+    try:
+        accepted.bind(*arguments)
+    except TypeError as error:
+        raise QueueConfigError(f"{describe(given)} cannot be called as {call}: {error}{hint}") from None

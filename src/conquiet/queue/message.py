@@ -43,7 +43,7 @@ class ClaimedMessages(list[QueueMessage]):
 
 @dataclass(frozen=True, slots=True)
 class BacklogStats:
-    """How full a stream and its group are, at about one moment.
+    """How full a stream and its group are. `lag` and `pending` are of one moment, the rest of about the same.
 
     `lag` (entries not yet delivered) is None if Redis does not know it, for example after entries were deleted.
     """

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
 
 from conquiet.flow import run, run_async
 from conquiet.payload import DEFAULT_LIMITS, Payload, PayloadLimits
@@ -22,9 +24,26 @@ class RedisStreamsQueue:
     Every Redis error becomes a `QueueError`; the caller decides what to do about it.
     """
 
-    def __init__(self, redis: Redis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        redis: Redis | RedisCluster,
+        config: QueueConfig,
+        *,
+        limits: PayloadLimits = DEFAULT_LIMITS,
+        min_replicas: int = 0,
+        replicas_timeout_ms: int = 1_000,
+    ) -> None:
+        """With `min_replicas`, an enqueue returns when so many replicas have confirmed it, or raises
+        `UnreplicatedEnqueueError` after `replicas_timeout_ms`."""
         self.config = config
-        self.operations = StreamOperations(redis, config, limits, awaits=False)
+        self.operations = StreamOperations(
+            redis,
+            config,
+            limits,
+            awaits=False,
+            min_replicas=min_replicas,
+            replicas_timeout_ms=replicas_timeout_ms,
+        )
         run(self.operations.create_group())
 
     def enqueue(self, payload: Payload) -> str:
@@ -70,17 +89,39 @@ class AsyncRedisStreamsQueue:
     """`RedisStreamsQueue` for asyncio: the same operations, awaited. Use `await create(…)`."""
 
     def __init__(
-        self, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS
+        self,
+        redis: AsyncRedis | AsyncRedisCluster,
+        config: QueueConfig,
+        *,
+        limits: PayloadLimits = DEFAULT_LIMITS,
+        min_replicas: int = 0,
+        replicas_timeout_ms: int = 1_000,
     ) -> None:
         """Without creating the group: use `create`."""
         self.config = config
-        self.operations = StreamOperations(redis, config, limits, awaits=True)
+        self.operations = StreamOperations(
+            redis,
+            config,
+            limits,
+            awaits=True,
+            min_replicas=min_replicas,
+            replicas_timeout_ms=replicas_timeout_ms,
+            create="await AsyncRedisStreamsQueue.create(redis, config)",
+        )
 
     @classmethod
     async def create(
-        cls, redis: AsyncRedis, config: QueueConfig, *, limits: PayloadLimits = DEFAULT_LIMITS
+        cls,
+        redis: AsyncRedis | AsyncRedisCluster,
+        config: QueueConfig,
+        *,
+        limits: PayloadLimits = DEFAULT_LIMITS,
+        min_replicas: int = 0,
+        replicas_timeout_ms: int = 1_000,
     ) -> AsyncRedisStreamsQueue:
-        queue = cls(redis, config, limits=limits)
+        queue = cls(
+            redis, config, limits=limits, min_replicas=min_replicas, replicas_timeout_ms=replicas_timeout_ms
+        )
         await run_async(queue.operations.create_group())
         return queue
 

@@ -9,29 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, null, select
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
-from conquiet.errors import AttemptOrderError, ReconcileConfigError, ReportNotFoundError
+from conquiet.errors import (
+    AttemptOrderError,
+    DamagedRowError,
+    ReconcileConfigError,
+    ReportNotFoundError,
+    redact,
+)
+from conquiet.observe import RECONCILE_METRICS, SafeLogger
 from conquiet.reconcile.alerts import raise_alert
 from conquiet.reconcile.database import insert_or_ignore
-from conquiet.reconcile.models import AffiliateReport, ReportAttempt, ScheduledAttempt, table_of
+from conquiet.reconcile.models import AffiliateReport, Alert, ReportAttempt, ScheduledAttempt, table_of
 from conquiet.reconcile.platforms.fetcher import FetchOutcome
+from conquiet.reconcile.platforms.postponement import delay_of, postpone_attempt
 from conquiet.reconcile.result import Case, ReconciliationResult, say, start_span
 from conquiet.reconcile.rules import DEFAULT_RULES, Level, Rules, Status
 from conquiet.reconcile.trust import record_trust
 from conquiet.reconcile.verdict import Metrics, alert_for, classify, elapsed_hours, retry_at
 
-__all__ = ["Fetcher", "read_case", "record_attempt", "run_reconciliation"]
+__all__ = ["Fetcher", "end_damaged", "read_case", "record_attempt", "run_reconciliation"]
 
-_REPORTS, _ATTEMPTS, _SCHEDULED = (
+_log = SafeLogger("conquiet.reconcile")
+_CLAIMS = ("claimed_views", "claimed_clicks", "claimed_conversions")
+_REPORTS, _ATTEMPTS, _SCHEDULED, _ALERTS = (
     table_of(AffiliateReport),
     table_of(ReportAttempt),
     table_of(ScheduledAttempt),
+    table_of(Alert),
 )
 
 
@@ -52,12 +63,16 @@ def run_reconciliation(
     attempt: int = 1,
     correlation_id: str | None = None,
     commit: bool = False,
+    postpone: bool = False,
 ) -> ReconciliationResult:
     """Make attempt number `attempt` at a report. If it is already recorded, return its result.
 
     With `session_factory` it commits, and holds no transaction while the platform is asked. With `session` everything
     happens in the caller's transaction, which the caller commits, for example together with the ack of a job. With
     `commit` as well, the session is committed here, before the platform is asked and at the end.
+
+    With `postpone`, and if the platform has asked for fewer calls, it is not asked now: the attempt is scheduled for later,
+    nothing is recorded, and the result has the error code `postponed`. A `RetryScheduler` must be running.
     """
     if (session_factory is None) == (session is None):
         raise ReconcileConfigError("run_reconciliation needs either session_factory or session")
@@ -65,10 +80,18 @@ def run_reconciliation(
         raise ReconcileConfigError(f"attempt must be an int of at least 1, not {attempt!r}")
     span = start_span(report_id, attempt, correlation_id)
     try:
-        with _scope(session_factory, session, commit) as own:
-            found = read_case(own, report_id, attempt)
+        try:
+            with _scope(session_factory, session, commit) as own:
+                found = read_case(own, report_id, attempt)
+        except DamagedRowError as error:
+            with _scope(session_factory, session, commit) as own:
+                end_damaged(own, report_id, attempt, error, utc(clock.time()))
+            raise
         if isinstance(found, ReconciliationResult):
             result = found
+        elif postpone and (wait := delay_of(fetcher, found.platform)):
+            with _scope(session_factory, session, commit) as own:
+                result = postpone_attempt(own, found, utc(clock.time()) + timedelta(seconds=wait))
         else:
             outcome = fetcher.fetch(found.platform, found.post_id)
             with _scope(session_factory, session, commit) as own:
@@ -85,9 +108,15 @@ def run_reconciliation(
 def read_case(session: Session, report_id: int, attempt: int) -> Case | ReconciliationResult:
     """Return the case to judge, or the result if this attempt, or one that finished the report, is recorded."""
     connection = session.connection()
-    row = connection.execute(_READ, {"report_id": report_id}).first()
+    try:
+        row = connection.execute(_READ, {"report_id": report_id}).first()
+    except ValueError as error:  # SQLite keeps any text as a time
+        raise DamagedRowError(f"report {report_id} cannot be read: {redact(str(error))}") from error
     if row is None:
         raise ReportNotFoundError(f"there is no report {report_id}")
+    for name in _CLAIMS:  # SQLite keeps any text as a number
+        if type(getattr(row, name)) is not int:
+            raise DamagedRowError(f"report {report_id} cannot be judged: its {name} is not a whole number")
     if attempt <= row.attempts or row.finished_at is not None:
         connection.execute(_UNSCHEDULE, {"of_report": report_id, "up_to": attempt})
         return _recorded(connection, report_id, min(attempt, row.attempts))
@@ -107,6 +136,26 @@ def read_case(session: Session, report_id: int, attempt: int) -> Case | Reconcil
     )
 
 
+def end_damaged(
+    session: Session, report_id: int, attempt: int, error: DamagedRowError, now: datetime
+) -> None:
+    """End a report that no attempt can judge, with an alert; otherwise it would be tried for ever."""
+    connection = session.connection()
+    ended = connection.execute(_END, {"of_report": report_id, "finished_at": now}).rowcount
+    connection.execute(_UNSCHEDULE, {"of_report": report_id, "up_to": attempt})
+    if not ended:
+        return  # it has been said
+    values = {"report_id": report_id, "status": "DAMAGED", "attempt": attempt, "raised_at": now}
+    insert_or_ignore(connection, _ALERTS, values | {"kind": "data_quality", "severity": "high"})
+    RECONCILE_METRICS.alerted("data_quality", "high")
+    _log.error(
+        "alert (data_quality, high): %s. It has ended without a verdict; to try again, correct the row and set its "
+        "finished_at to NULL",
+        error,
+        extra={"event": "report_damaged", "report_id": report_id, "attempt": attempt},
+    )
+
+
 def record_attempt(
     session: Session, case: Case, outcome: FetchOutcome, *, rules: Rules = DEFAULT_RULES, now: datetime
 ) -> ReconciliationResult:
@@ -114,8 +163,16 @@ def record_attempt(
     verdict = classify(
         case.claimed, outcome.metrics, elapsed_hours(case.submitted_at, outcome.observed_at), rules
     )
-    next_at = retry_at(verdict.status, case.attempt, case.submitted_at, now, rules)
     connection = session.connection()
+    next_at = retry_at(
+        verdict.status,
+        case.attempt,
+        case.submitted_at,
+        now,
+        rules,
+        wait_seconds=outcome.retry_after or 0.0,
+        earlier=_earlier(connection, case, verdict.status, rules),
+    )
     is_ours = insert_or_ignore(
         connection,
         _ATTEMPTS,
@@ -186,6 +243,18 @@ def record_attempt(
     )
 
 
+def _earlier(connection: Connection, case: Case, status: Status, rules: Rules) -> list[str] | None:
+    """Return how the earlier attempts that are recorded here ended, if the rule of `status` depends on it."""
+    if case.attempt == 1 or not any(rule.own_attempts and rule.status is status for rule in rules.retries):
+        return None
+    return list(
+        connection.execute(_STATUSES, {"report_id": case.report_id, "attempt": case.attempt}).scalars()
+    )
+
+
+_STATUSES = select(_ATTEMPTS.c.status).where(
+    _ATTEMPTS.c.report_id == bindparam("report_id"), _ATTEMPTS.c.attempt < bindparam("attempt")
+)
 _READ = select(
     *(
         _REPORTS.c[name]
@@ -195,6 +264,11 @@ _READ = select(
         )
     )
 ).where(_REPORTS.c.id == bindparam("report_id"))  # fmt: skip
+_END = (
+    _REPORTS.update()
+    .where(_REPORTS.c.id == bindparam("of_report"), _REPORTS.c.finished_at.is_(None))
+    .values(finished_at=bindparam("finished_at"), scheduled_retry_at=null())
+)
 _ADVANCE = (
     _REPORTS.update()
     .where(

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from conquiet.errors import ReconcileConfigError
 from conquiet.reconcile.database import insert_or_ignore
-from conquiet.reconcile.intake.submission import Submission
+from conquiet.reconcile.intake.submission import Submission, checked_name
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.models import AffiliateReport, table_of
 from conquiet.reconcile.result import Case
@@ -50,7 +50,7 @@ def adopt_report(
 def refuse_another(case: Case, payload: Mapping[str, Any]) -> None:
     """Raise if the stored report with this id differs, because two sides assigned ids in one database."""
     ours = (case.affiliate_id, case.platform, case.post_id)
-    if ours != (payload["affiliate_id"], payload["platform"], payload["post_id"]):
+    if ours != tuple(checked_name(name, payload[name]) for name in ("affiliate_id", "platform", "post_id")):
         raise ReconcileConfigError(
             f"report {case.report_id} is another one in this database: keep reports that were numbered elsewhere in a "
             "separate database"

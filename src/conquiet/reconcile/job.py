@@ -28,6 +28,12 @@ class ReconciliationJob:
     correlation_id: str | None = None
     attempt: int = 1
 
+    def __post_init__(self) -> None:
+        if type(self.affiliate_report_id) is not int or type(self.attempt) is not int or self.attempt < 1:
+            raise PayloadError(
+                "a reconciliation job needs an integer affiliate_report_id, and attempt from 1 if it has one"
+            )
+
     @property
     def id(self) -> str:
         """The id of the job in a job store."""
@@ -51,14 +57,10 @@ class ReconciliationJob:
     @classmethod
     def from_payload(cls, payload: dict[str, Any]) -> ReconciliationJob:
         report_id, attempt = payload.get("affiliate_report_id"), payload.get("attempt", 1)
-        if type(report_id) is not int or type(attempt) is not int or attempt < 1:
-            raise PayloadError(
-                "a reconciliation job needs an integer affiliate_report_id, and attempt from 1 if it has one"
-            )
         scheduled_at, priority = payload.get("scheduled_at"), payload.get("priority", "normal")
         try:
             return cls(
-                affiliate_report_id=report_id,
+                affiliate_report_id=report_id,  # type: ignore[arg-type]  # checked there
                 priority=priority,
                 scheduled_at=None if scheduled_at is None else datetime.fromisoformat(scheduled_at),
                 correlation_id=payload.get("correlation_id"),
@@ -71,6 +73,9 @@ class ReconciliationJob:
 
 
 class JobQueue(Protocol):
-    """The part of a queue that the intake and the scheduler need; `PriorityDelayQueue` implements it."""
+    """The part of a queue that the intake and the scheduler need; `PriorityDelayQueue` implements it.
+
+    If it also has a `backlog`, as `JobStoreQueue` and `StreamQueue` have, the intake refuses reports while that is full.
+    """
 
     def enqueue(self, job: Any, priority: str = ..., delay_seconds: float = ...) -> Any: ...

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
+from conquiet.errors import StoreOutcomeUnknownError, StoreUnavailableError
 from conquiet.reconcile.attempt import Fetcher, run_reconciliation
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.result import ReconciliationResult
@@ -16,7 +17,10 @@ __all__ = ["Reconciler"]
 
 
 class Reconciler:
-    """Call it with a job and, if there is one, the worker's session; otherwise it creates a session."""
+    """Call it with a job and, if there is one, the worker's session; otherwise it creates a session.
+
+    An attempt at a platform that has asked for fewer calls is scheduled for later: a `RetryScheduler` must be running.
+    """
 
     def __init__(
         self,
@@ -32,6 +36,14 @@ class Reconciler:
         self._clock = clock
 
     def __call__(self, job: ReconciliationJob, session: Session | None = None) -> ReconciliationResult:
+        try:
+            return self._reconcile(job, session)
+        except StoreOutcomeUnknownError as error:  # an attempt that was recorded is not recorded twice
+            raise StoreUnavailableError(
+                f"report {job.affiliate_report_id}, attempt {job.attempt} may have been recorded; it can be made again: {error}"
+            ) from error
+
+    def _reconcile(self, job: ReconciliationJob, session: Session | None) -> ReconciliationResult:
         return run_reconciliation(
             job.affiliate_report_id,
             fetcher=self._fetcher,
@@ -42,4 +54,5 @@ class Reconciler:
             attempt=job.attempt,
             correlation_id=job.correlation_id,
             commit=session is not None,
+            postpone=True,
         )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from contextvars import copy_context
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from conquiet.observe import RECONCILE_METRICS, Spans
+from conquiet.observe import RECONCILE_METRICS, SafeLogger, Spans
 from conquiet.reconcile.rules import AlertRule, Level, Status
 from conquiet.reconcile.verdict import Metrics
 
-__all__ = ["Case", "ReconciliationResult", "say", "start_span"]
+__all__ = ["POSTPONED", "Case", "ReconciliationResult", "say", "start_span"]
 
-_log = logging.getLogger("conquiet.reconcile")
+POSTPONED: Final = "postponed"  # as an error code: the attempt is still to be made, at `scheduled_retry_at`
+
+_log = SafeLogger("conquiet.reconcile")
 
 
 class Case(NamedTuple):
@@ -30,7 +31,10 @@ class Case(NamedTuple):
 
 
 class ReconciliationResult(NamedTuple):
-    """How an attempt ended. `applied` is False if it was recorded before and nothing was changed."""
+    """How an attempt ended. `applied` is False if it was recorded before and nothing was changed.
+
+    With the error code `postponed` it was not made: it follows at `scheduled_retry_at`.
+    """
 
     report_id: int
     attempt: int
@@ -64,6 +68,15 @@ def say(result: ReconciliationResult, correlation_id: str | None) -> None:
         "status": result.status.value,
         "correlation_id": correlation_id,
     }
+    if result.error_code == POSTPONED:
+        _log.info(
+            "report %s, attempt %s: postponed until %s, because the platform asks for fewer calls",
+            result.report_id,
+            result.attempt,
+            result.scheduled_retry_at,
+            extra={"event": "attempt_postponed", **fields},
+        )
+        return
     if not result.applied:
         _log.info(
             "report %s, attempt %s was recorded before (%s): nothing was changed",
@@ -84,6 +97,7 @@ def say(result: ReconciliationResult, correlation_id: str | None) -> None:
     )
     if result.alert is not None:
         kind, severity = result.alert.kind, result.alert.severity
+        RECONCILE_METRICS.alerted(kind, severity)
         _log.warning(
             "alert (%s, %s): report %s is %s",
             kind,

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from conquiet.checks import MAX_SECONDS
 from conquiet.errors import ReconcileConfigError
 
 __all__ = [
@@ -131,7 +132,8 @@ class TrustRules:
 class RetryRule:
     """After an attempt ends in `status`, another follows after `delay_seconds` (times its number, if `growing`).
 
-    None follows attempt number `max_attempts`, or if it would be later than `within_seconds` after submission.
+    None follows attempt number `max_attempts`, or if it would be later than `within_seconds` after submission. With
+    `own_attempts`, only attempts that ended in `status` count for `max_attempts`, where it is known how the earlier ones ended.
     """
 
     status: Status
@@ -139,6 +141,7 @@ class RetryRule:
     growing: bool
     max_attempts: int
     within_seconds: float | None = None
+    own_attempts: bool = False
 
     def __post_init__(self) -> None:
         _member("RetryRule.status", self.status, Status)
@@ -187,12 +190,32 @@ class RiskRules:
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """How many reports one affiliate may submit."""
+    """How many reports one affiliate may submit, and how long those of an affiliate with little trust wait.
+
+    The first attempt at a report of an affiliate whose score is below `low_trust_below` is made
+    `low_trust_delay_seconds` after submission; 0 means at once, like all others.
+
+    A report that says that it was submitted more than `max_age_seconds` ago is refused: tolerance grows and retries end with the
+    age of a report, and the affiliate must not choose these. None accepts every age, for example for a backfill.
+    """
 
     per_minute: float = 60.0
     burst: int = 20
+    low_trust_below: float = 0.30
+    low_trust_delay_seconds: float = 0.0
+    max_age_seconds: float | None = 3_600.0
 
     def __post_init__(self) -> None:
+        _number("IntakeRules.low_trust_below", self.low_trust_below, 0)
+        if self.low_trust_below > 1:
+            raise ReconcileConfigError(
+                f"IntakeRules.low_trust_below must be a score from 0 to 1, not {self.low_trust_below!r}"
+            )
+        _number("IntakeRules.low_trust_delay_seconds", self.low_trust_delay_seconds, 0)
+        if self.low_trust_delay_seconds > MAX_SECONDS:
+            raise ReconcileConfigError("IntakeRules.low_trust_delay_seconds must be at most a century")
+        if self.max_age_seconds is not None:
+            _number("IntakeRules.max_age_seconds", self.max_age_seconds, 0)
         _number("IntakeRules.per_minute", self.per_minute, 0)
         if self.per_minute == 0:
             raise ReconcileConfigError("IntakeRules.per_minute must be above 0")
@@ -201,7 +224,7 @@ class IntakeRules:
 
 _RETRIES = (
     RetryRule(Status.MISSING_PLATFORM_DATA, 30 * 60.0, growing=True, max_attempts=5, within_seconds=86_400.0),
-    RetryRule(Status.INCOMPLETE_PLATFORM_DATA, 15 * 60.0, growing=False, max_attempts=2),
+    RetryRule(Status.INCOMPLETE_PLATFORM_DATA, 15 * 60.0, growing=False, max_attempts=2, own_attempts=True),
 )
 _ALERTS = (
     AlertRule(Status.AFFILIATE_OVERCLAIMED, "fraud", "critical", level=Level.CRITICAL),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -10,22 +11,26 @@ from sqlalchemy.orm import Session
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
 from conquiet.errors import (
     AttemptOrderError,
+    DamagedRowError,
     PayloadError,
     ReconcileConfigError,
     ReportNotFoundError,
     ReportRefusedError,
 )
-from conquiet.reconcile.attempt import Fetcher, read_case, record_attempt
+from conquiet.reconcile.attempt import Fetcher, end_damaged, read_case, record_attempt
 from conquiet.reconcile.carried_report import adopt_report, carries_report, refuse_another
 from conquiet.reconcile.job import ReconciliationJob
 from conquiet.reconcile.platforms.fetcher import FetchOutcome
+from conquiet.reconcile.platforms.postponement import delay_of, not_asked, postpone_attempt
 from conquiet.reconcile.result import Case, ReconciliationResult, say
 from conquiet.reconcile.rules import DEFAULT_RULES, Rules
 from conquiet.task import ConsumerTask, ExceptionCategory, Transaction, TransactionException
 
 __all__ = ["PlatformUnavailable", "ReconciliationTask"]
 
-_HOPELESS = (PayloadError, ReportNotFoundError, ReportRefusedError, ReconcileConfigError, AttemptOrderError)
+_HOPELESS = (
+    PayloadError, ReportNotFoundError, ReportRefusedError, ReconcileConfigError, AttemptOrderError, DamagedRowError,
+)  # fmt: skip
 
 
 class PlatformUnavailable(TransactionException):
@@ -45,7 +50,8 @@ class ReconciliationTask(ConsumerTask):
     A platform that does not answer is asked again within the attempt, by the retry policy of `process`. After the last
     retry the exception handler records the attempt as missing data. The transaction has then failed for the engine and
     may be delivered again; that delivery finds the attempt recorded and succeeds. Refused credentials and open breakers
-    are recorded immediately, because asking again would not help.
+    are recorded immediately, because asking again would not help. A platform that has asked for fewer calls is not asked
+    before its time: until then it counts as not answering, or, with `postpone`, the attempt is put off and not used up.
 
     A job that carries its whole report, like those of the Spark pipeline, needs no report in the database: it is stored.
 
@@ -61,7 +67,10 @@ class ReconciliationTask(ConsumerTask):
         *,
         rules: Rules = DEFAULT_RULES,
         clock: Clock = SYSTEM_CLOCK,
+        postpone: bool = False,
     ) -> None:
+        """`postpone`: put off attempts at a platform that has asked for fewer calls. A `RetryScheduler` must be running."""
+        self._postpone = postpone
         self._fetcher = fetcher
         self._session_factory = session_factory
         self._rules = rules
@@ -76,7 +85,13 @@ class ReconciliationTask(ConsumerTask):
         if isinstance(found, ReconciliationResult):
             say(found, job.correlation_id)
             return found
-        outcome = self._fetcher.fetch(found.platform, found.post_id)
+        wait = delay_of(self._fetcher, found.platform)
+        if wait and self._postpone:
+            return self._put_off(found, wait, job)
+        if wait:
+            outcome = not_asked(found.platform, wait, utc(self._clock.time()))
+        else:
+            outcome = self._fetcher.fetch(found.platform, found.post_id)
         if outcome.may_be_retried:
             raise PlatformUnavailable(found, outcome)
         return self._record(found, outcome, job)
@@ -90,6 +105,11 @@ class ReconciliationTask(ConsumerTask):
         with self._session_factory() as session:
             try:
                 found = read_case(session, job.affiliate_report_id, job.attempt)
+            except DamagedRowError as error:
+                now = utc(self._clock.time())
+                end_damaged(session, job.affiliate_report_id, job.attempt, error, now)
+                session.commit()
+                raise
             except ReportNotFoundError:
                 if not is_whole:
                     raise
@@ -99,6 +119,13 @@ class ReconciliationTask(ConsumerTask):
         if is_whole and isinstance(found, Case):
             refuse_another(found, payload)
         return found
+
+    def _put_off(self, case: Case, wait: float, job: ReconciliationJob) -> ReconciliationResult:
+        with self._session_factory() as session:
+            result = postpone_attempt(session, case, utc(self._clock.time()) + timedelta(seconds=wait))
+            session.commit()
+        say(result, job.correlation_id or case.correlation_id)
+        return result
 
     def _record(self, case: Case, outcome: FetchOutcome, job: ReconciliationJob) -> ReconciliationResult:
         with self._session_factory() as session:

@@ -17,6 +17,7 @@ parses the literal 0.01 as a decimal: it must be written 0.01D.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
@@ -158,15 +159,29 @@ def elapsed_hours(submitted_at: datetime, observed_at: datetime) -> float:
 
 
 def retry_at(
-    status: Status, attempt: int, submitted_at: datetime, attempted_at: datetime, rules: Rules = DEFAULT_RULES
+    status: Status,
+    attempt: int,
+    submitted_at: datetime,
+    attempted_at: datetime,
+    rules: Rules = DEFAULT_RULES,
+    *,
+    wait_seconds: float = 0.0,
+    earlier: Sequence[str] | None = None,
 ) -> datetime | None:
-    """Return when attempt number `attempt` (from 1), made at `attempted_at`, is followed by another; None if never."""
+    """Return when attempt number `attempt` (from 1), made at `attempted_at`, is followed by another; None if never.
+
+    `wait_seconds` is what the platform asked for: no attempt follows sooner. `earlier` are the statuses of the earlier attempts
+    that are known; the others are taken to be the same as this one.
+    """
     for rule in rules.retries:
         if rule.status is status:
-            if attempt >= rule.max_attempts:
+            counted = attempt
+            if rule.own_attempts and earlier is not None:
+                counted -= sum(other != status for other in earlier)
+            if counted >= rule.max_attempts:
                 return None
             delay = timedelta(seconds=rule.delay_seconds) * (attempt if rule.growing else 1)
-            next_at = attempted_at + delay
+            next_at = attempted_at + max(delay, timedelta(seconds=wait_seconds))
             if rule.within_seconds is not None and next_at > submitted_at + timedelta(
                 seconds=rule.within_seconds
             ):

@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -67,10 +69,14 @@ def command_session(
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
     before = signal.signal(signal.SIGINT, _interrupt)
+    stop = session.stop
     try:
         yield session
+    except KeyboardInterrupt:
+        stop = partial(_stop_quietly, session)
+        raise
     finally:
-        session.stop()
+        stop()
         signal.signal(signal.SIGINT, before)
         root.removeFilter(_is_no_interrupt)
 
@@ -79,6 +85,27 @@ def _interrupt(number: int, frame: object) -> None:
     # Whatever a running query calls in this process fails from here on, on other threads, each time with a traceback.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     raise KeyboardInterrupt
+
+
+def _stop_quietly(session: SparkSession) -> None:
+    """Stop everything after Ctrl-C. What fails from here on is of no interest: the JVM ends with this process.
+
+    Whatever runs in the JVM prints a stack trace when its session is stopped under it, or when this process no longer
+    answers, and a call that was interrupted may leave connections that do not work.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    jvm: Any = session.sparkContext._jvm
+    with suppress(Py4JError, PySparkException):
+        session.sparkContext.setLogLevel("OFF")
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        session.conf.set("spark.sql.streaming.stopTimeout", "5s")
+        for query in session.streams.active:
+            with suppress(PySparkException):  # too slow to stop: it ends with the session
+                query.stop()
+    with suppress(Py4JError, PySparkException):
+        session.stop()
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

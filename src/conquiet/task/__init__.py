@@ -9,9 +9,8 @@ from conquiet.task.exceptions import (
     FetchTimeoutException,
     SettleException,
     TransactionException,
-    guarded,
-    text_of,
 )
+from conquiet.task.failures import guarded, text_of
 from conquiet.task.mixins.consumer import AsyncConsumerMixin, ConsumerMixin
 from conquiet.task.mixins.policies import (
     BatchPolicy,

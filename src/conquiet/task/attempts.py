@@ -15,7 +15,8 @@ from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError, CallTimeoutError
 from conquiet.flow import Call, Cancelled, Flow, Signal, Sleep, call_in
 from conquiet.observe import Spans
-from conquiet.task.exceptions import TransactionException, cut, guarded, text_of, type_name
+from conquiet.task.exceptions import TransactionException
+from conquiet.task.failures import cut, guarded, is_a, text_of, type_name
 from conquiet.task.mixins.policies import RetryPolicy
 from conquiet.task.strict import forbid_io
 
@@ -27,7 +28,7 @@ _TIMER_SLACK = 1e-6  # seconds by which a timer may fire before the clock shows 
 class Step:
     """One method that the engine calls, its retry policy, and its span attributes."""
 
-    __slots__ = ("attributes", "call", "counted", "name", "retry", "span_name", "strict")
+    __slots__ = ("attributes", "call", "counted", "late", "name", "retry", "span_name", "strict")
 
     def __init__(
         self,
@@ -39,8 +40,10 @@ class Step:
         *,
         counted: bool = False,
         strict: bool = False,
+        late: Callable[[Any], None] | None = None,
     ) -> None:
-        def call(context: Context, *args: Any) -> Any:
+        def call(attempts: Attempts, context: Context, *args: Any) -> Any:
+            attempts.begun = True
             return call_in(context, fn, *args)
 
         call.__qualname__ = f"{task_name}.{getattr(fn, '__name__', name)}"  # for messages
@@ -50,6 +53,7 @@ class Step:
         self.retry = retry
         self.counted = counted  # in `Attempts.counted`
         self.strict = strict
+        self.late = late  # gets the value that arrives after the time limit
         self.attributes = {
             "conquiet.task": task_name,
             "conquiet.step": name,
@@ -76,16 +80,16 @@ class Tracing:
         """Record the error on `span`, without secrets."""
         if self.spans is None or span is None:
             return
-        wrapped = isinstance(error, TransactionException) and error.__cause__
-        known = {"category": str(error.category)} if isinstance(error, TransactionException) else {}
-        text = cut(self.redact(text_of(error)))
-        self.spans.fail(span, type_name(wrapped or error), text, **known)
+        shown, known = error, {}
+        if is_a(error, TransactionException):
+            shown, known = error.__cause__ or error, {"category": str(error.category)}  # type: ignore[attr-defined]
+        self.spans.fail(span, type_name(shown), cut(self.redact(text_of(error))), **known)
 
 
 class Attempts:
     """Attempts steps on behalf of one transaction, or of one loop that fetches, until its deadline."""
 
-    __slots__ = ("_clock", "_tracing", "_wake", "context", "counted", "deadline")
+    __slots__ = ("_clock", "_failures", "_tracing", "_wake", "begun", "context", "counted", "deadline")
 
     def __init__(
         self, tracing: Tracing, clock: Clock, context: Context, deadline: float | None, *wake: Signal
@@ -95,6 +99,11 @@ class Attempts:
         self._wake = wake  # signals that end the wait between two attempts, and with it the attempts
         self.context = context
         self.deadline = deadline
+        self._failures: tuple[type[BaseException], ...] = (
+            Exception,
+            Cancelled,
+        )  # other exceptions end everything
+        self.begun = False  # the call of the current attempt
         self.counted = 0  # attempts at the steps that are counted
 
     def attempt(self, step: Step, *args: Any) -> Flow[Any]:
@@ -117,14 +126,25 @@ class Attempts:
             if step.strict:
                 forbid_io(context)
             attempts += 1
+            self.begun = False
+            call = Call(step.call, self, context, *args, timeout=limit, late=step.late)
             try:
-                return self._checked((yield Call(step.call, context, *args, timeout=limit)), *args)
+                return self._checked((yield call), *args)
             except AbandonedThreadsError as error:
                 tracing.fail(span, error)
                 raise  # no further call with a time limit is possible: the loop ends
-            except (Exception, Cancelled) as error:  # noqa: BLE001 - the user's code may raise anything
+            except self._failures as error:
+                if is_a(error, Cancelled):
+                    if call.interrupted:
+                        if not self.begun and self._goes_on(step):
+                            attempts -= 1
+                            continue
+                        tracing.fail(span, error)
+                        raise  # we were cancelled; a CancelledError of the user's code is a failure like any other
+                    # Who cancels all tasks of an event loop has cancelled the consume loop too, which cuts us off now.
+                    yield Sleep(0)
                 # A CallTimeoutError before the limit comes from a call inside the step that has its own limit.
-                timed_out = isinstance(error, CallTimeoutError) and clock.monotonic() >= until
+                timed_out = is_a(error, CallTimeoutError) and clock.monotonic() >= until
                 if timed_out and is_last and self.is_over():
                     failure = self._out_of_time(step, error)
                 else:
@@ -168,6 +188,10 @@ class Attempts:
     def _checked(self, value: Any, *args: Any) -> Any:
         """Return the value of the step if it is valid. If this raises, the attempt has failed."""
         return value
+
+    def _goes_on(self, step: Step) -> bool:
+        """Return whether `step` is attempted although we were cancelled before it began."""
+        return False
 
     def _out_of_time(self, step: Step, cause: BaseException | None = None) -> BaseException:
         """Return the failure at the deadline, or raise it immediately."""

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
 
 from conquiet.clock import Clock
-from conquiet.flow import Cancelled, Flow, Signal
+from conquiet.flow import Flow, Signal
+from conquiet.observe import SafeLogger
 from conquiet.task.attempts import Attempts, Step, Tracing
 from conquiet.task.exceptions import (
     ConnectorContractException,
     FetchException,
     FetchTimeoutException,
-    text_of,
-    type_name,
-    without_secrets,
+    RedactedError,
 )
+from conquiet.task.failures import is_a, presentable, text_of, type_name
 from conquiet.task.mixins.policies import FetchPolicy
 from conquiet.task.transaction import Transaction
 
 __all__ = ["Fetch", "LoopTimeout"]
 
-_log = logging.getLogger("conquiet.task")
+_log = SafeLogger("conquiet.engine")
 
 
 class LoopTimeout(Exception):
@@ -44,10 +43,16 @@ class Fetch(Attempts):
         context: Context,
         deadline: float | None,
         ending: Signal,
+        late: Callable[[Any], None],
     ) -> None:
         super().__init__(tracing, clock, context, deadline, ending)
         self._step = Step(
-            "fetch", "fetch_transactions", _with(fetch, policy.extra), policy.retry, tracing.task_name
+            "fetch",
+            "fetch_transactions",
+            _with(fetch, policy.extra),
+            policy.retry,
+            tracing.task_name,
+            late=late,
         )
         # Transactions of a batch that breaks the contract: they cannot be run, and are reported as unsettled.
         self.unusable: Sequence[Transaction] = ()
@@ -70,6 +75,14 @@ class Fetch(Attempts):
             raise ConnectorContractException(
                 f"the connector returned a list that contains {type(wrong).__name__} instead of Transaction"
             )
+        ids: list[object] = [item.id for item in good]
+        if not all(isinstance(name, str) for name in ids):
+            self.unusable = good
+            wrong_id = next(name for name in ids if not isinstance(name, str))
+            raise ConnectorContractException(
+                f"the connector returned a transaction whose id is of type {type(wrong_id).__name__}; an id is a text, "
+                "such as str(row_number). None of the batch was processed"
+            )
         if len(value) > size:
             self.unusable = good
             raise ConnectorContractException(
@@ -84,19 +97,18 @@ class Fetch(Attempts):
     def _failure(
         self, error: BaseException, step: Step, attempts: int, ran_past: float | None
     ) -> BaseException:
-        if isinstance(error, Cancelled):
-            raise error
-        return without_secrets(error)
+        return presentable(error)
 
     def _is_final(self, failure: BaseException) -> bool:
-        return isinstance(failure, ConnectorContractException)
+        return is_a(failure, ConnectorContractException)
 
     def _for_good(self, failure: BaseException, attempts: int) -> BaseException:
-        if isinstance(failure, ConnectorContractException):
+        if self._is_final(failure):
             return failure
         text = f"fetching failed after {attempts} attempt{'s' * (attempts > 1)}: "
-        text += f"{type(failure).__name__}: {self._tracing.redact(text_of(failure))}"
-        final = FetchTimeoutException(text) if isinstance(failure, TimeoutError) else FetchException(text)
+        text += f"{type(_original(failure)).__name__}: {self._tracing.redact(text_of(_original(failure)))}"
+        is_timeout = is_a(_original(failure), TimeoutError)
+        final = FetchTimeoutException(text) if is_timeout else FetchException(text)
         final.__cause__ = failure
         return final
 
@@ -106,8 +118,13 @@ class Fetch(Attempts):
             attempts,
             step.retry.max_attempts,
             type_name(failure),
-            self._tracing.redact(text_of(failure)),
+            self._tracing.redact(text_of(_original(failure))),
         )
+
+
+def _original(failure: BaseException) -> BaseException:
+    """Return the exception that the connector raised, of which `failure` may be a stand-in."""
+    return (failure.original or failure) if isinstance(failure, RedactedError) else failure
 
 
 def _with(fetch: Callable[..., Any], extra: Any) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from conquiet.clock import Clock
 from conquiet.errors import TaskConfigError
 from conquiet.flow import Flow
 from conquiet.task.attempts import Step, Tracing
-from conquiet.task.exceptions import cut
+from conquiet.task.failures import cut
 from conquiet.task.mixins.policies import ConsumerPolicy
 from conquiet.task.outcome import Outcome
 from conquiet.task.transaction import Transaction
@@ -22,7 +23,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def empty(handler: Handler) -> Handler:
-    """Mark a handler of a base class as doing nothing."""
+    """Mark a method of a base class as doing nothing."""
     handler.__dict__["is_empty"] = True
     return handler
 
@@ -34,16 +35,9 @@ def is_empty(handler: Callable[..., Any]) -> bool:
 class Lifecycle:
     """The common data of all transactions of a consumer task; `begin` creates the run of one of them."""
 
-    def __init__(
-        self,
-        task: Any,
-        policy: ConsumerPolicy,
-        clock: Clock,
-        is_cut_off: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, task: Any, policy: ConsumerPolicy, clock: Clock) -> None:
         steps, name = policy.steps, type(task).__name__
-        # Whether a cancellation comes from the loop; otherwise it comes from the task's code and is a failure.
-        self.is_cut_off = is_cut_off
+        _check_steps(task, name)
         self.tracing = Tracing(task)
         self.clock = clock
         self.timeout = policy.loop.transaction_timeout
@@ -70,11 +64,11 @@ class Lifecycle:
 
     def run(self, transaction: Transaction) -> Flow[Outcome]:
         """Take `transaction` through all of its steps, in a copy of the caller's context."""
-        return self.begin(transaction, copy_context()).outcome()
+        return TransactionRun(self, transaction, copy_context(), in_loop=False).outcome()
 
     def begin(self, transaction: Transaction, context: Context) -> TransactionRun:
-        """Create the run of `transaction`; its time limit starts here."""
-        return TransactionRun(self, transaction, context)
+        """Create the run of `transaction` in a loop; its time limit starts here."""
+        return TransactionRun(self, transaction, context, in_loop=True)
 
     def described(self, transaction: Transaction) -> dict[str, Any]:
         """Return the span attributes of `transaction`: only the payload fields that the task allows."""
@@ -88,6 +82,25 @@ class Lifecycle:
                 if isinstance(value, str | bool | int | float):
                     attributes[f"conquiet.payload.{name}"] = _attribute(value)
         return attributes
+
+
+def _check_steps(task: Any, name: str) -> None:
+    """Refuse steps that would fail, or do nothing, for every transaction."""
+    if is_empty(task.process_transaction):
+        raise TaskConfigError(f"{name} has no process_transaction: implement it")
+    for step in ("process_transaction", "handle_transaction_success", "handle_transaction_exception"):
+        method = getattr(task, step)
+        if not callable(method):
+            raise TaskConfigError(f"{name}.{step} must be callable, not {type(method).__name__}")
+        kind = (
+            "a generator function"
+            if inspect.isgeneratorfunction(method)
+            else "an asynchronous generator function"
+            if inspect.isasyncgenfunction(method)
+            else None
+        )
+        if kind is not None:
+            raise TaskConfigError(f"{name}.{step} is {kind}, whose body would never run: do not yield in it")
 
 
 def _attribute(value: str | bool | int | float) -> str | bool | int | float:

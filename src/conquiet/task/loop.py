@@ -18,17 +18,22 @@ from typing import Any
 from conquiet.clock import Clock
 from conquiet.errors import AbandonedThreadsError
 from conquiet.flow import Beside, Cancelled, Child, Crew, Flow, Signal, Sleep, ThreadCalls, all_end, shielded
-from conquiet.observe import EngineMetrics
+from conquiet.observe import EngineMetrics, SafeLogger
+from conquiet.redaction import annotate, described
 from conquiet.task.exceptions import EngineError, FetchException
+from conquiet.task.failures import is_a
 from conquiet.task.fetch import Fetch, LoopTimeout
+from conquiet.task.late_batches import LateBatches
 from conquiet.task.lifecycle import Lifecycle
 from conquiet.task.mixins.policies import ConsumerPolicy
-from conquiet.task.outcome import ConsumeReport, Outcome, OutcomeStatus, ReportWriter, StopReason
+from conquiet.task.outcome import ConsumeReport, Outcome, ReportWriter, StopReason, left_over
 from conquiet.task.settlement import Settlement
 from conquiet.task.transaction import Transaction
 from conquiet.task.transaction_run import TransactionRun
 
 __all__ = ["ConsumeLoop", "Source"]
+
+_log = SafeLogger("conquiet.engine")
 
 _GRACE = 0.5  # seconds that cut-off runners get to end
 _SETTLE_GRACE = 5.0  # seconds for the last settle call when the loop's time is up
@@ -53,8 +58,7 @@ class _Fetched:
         self.run: TransactionRun | None = None
 
     def left(self, error: BaseException | None = None) -> Outcome:
-        tx, attempts = self.transaction, 0 if self.run is None else self.run.counted
-        return Outcome(tx.id, OutcomeStatus.UNSETTLED, exception=error, attempts=attempts, transaction=tx)
+        return left_over(self.transaction, 0 if self.run is None else self.run.counted, error)
 
 
 class ConsumeLoop:
@@ -74,8 +78,7 @@ class ConsumeLoop:
         self._source = source
         self._clock = clock
         self._calls = calls
-        self._cut = False
-        self._cycle = Lifecycle(task, policy, clock, lambda: self._cut)
+        self._cycle = Lifecycle(task, policy, clock)
         self._context = copy_context()
         self._writer = ReportWriter()
         self._ending = Signal()  # stop(), or a failure: nothing new is started
@@ -92,12 +95,14 @@ class ConsumeLoop:
         self._metrics = EngineMetrics(self._cycle.tracing.task_name, calls, self._crew)
         self._settlement = Settlement(
             source.settle,
+            source.release,
             on_outcome,
             self._writer,
             self._policy.batch.size,
             self._room,
             self._crew.break_down,
         )
+        self._late = LateBatches(source.release, self._room.set)
 
     def stop(self) -> None:
         """Stop fetching; transactions that have begun are finished and settled. Safe from any thread."""
@@ -125,8 +130,9 @@ class ConsumeLoop:
         settler: Child[None] | None = None
         if self._settlement.wanted:
             settler = yield Beside(self._crew.part(self._settlement.run()), name="transaction settling")
-        yield from self._crew.start()
         failure: BaseException | None = None
+        again: BaseException | None = None
+        not_released: BaseException | None = None
         reason = StopReason.ERROR
         try:
             try:
@@ -136,25 +142,30 @@ class ConsumeLoop:
             reason = yield from self._drain(reason, deadline, settler)
         except BaseException as error:  # noqa: BLE001 - raised when everything is accounted for
             failure = error
-        not_released = yield from shielded(self._end(settler))
-        return self._reported(reason, failure, self._crew.failure, not_released)
+        try:
+            not_released = yield from shielded(self._end(settler))
+        except BaseException as error:  # noqa: BLE001 - a second Ctrl-C: leave without waiting for anything
+            again = error
+            self._leave_now(settler)
+        return self._reported(reason, failure, again, self._crew.failure, not_released)
 
     def _reported(self, reason: StopReason, *failures: BaseException | None) -> ConsumeReport:
         report = self._writer.report
         report.abandoned_threads += self._calls.abandoned
         found = [failure for failure in failures if failure is not None]
         # Ctrl-C comes first: errors that it caused must not hide it.
-        found.sort(key=lambda failure: isinstance(failure, Exception))
+        found.sort(key=lambda failure: is_a(failure, Exception))
         failure = found[0] if found else None
         for other in found[1:]:
-            found[0].add_note(f"and besides: {other!r}")
+            if other is not failure:
+                annotate(found[0], f"and besides: {described(other)}")
         report.stop_reason = reason if failure is None else StopReason.ERROR
         self._metrics.publish(report)
         if failure is None:
             return report
-        if isinstance(failure, EngineError | AbandonedThreadsError):
-            failure.report = report
-        failure.add_note(f"the consume loop ended with it: {report}")
+        if is_a(failure, EngineError, AbandonedThreadsError):
+            failure.report = report  # type: ignore[attr-defined]
+        annotate(failure, f"the consume loop ended with it: {report}")
         raise failure
 
     # -- fetch and distribute ------------------------------------------------------------------------------------
@@ -169,6 +180,7 @@ class ConsumeLoop:
             self._context,
             deadline,
             self._ending,
+            self._late.add,
         )
         empties = 0
         try:
@@ -185,7 +197,7 @@ class ConsumeLoop:
                 self._metrics.publish(report)
                 if batch:
                     empties = 0
-                    self._hand_out(batch)
+                    yield from self._hand_out(batch)
                 elif batch is not None and not policy.streaming:
                     return StopReason.DRAINED
                 elif batch is not None:
@@ -197,12 +209,13 @@ class ConsumeLoop:
             self._leave(self._taken_in(fetch.unusable))
             raise
 
-    def _hand_out(self, batch: Sequence[Transaction]) -> None:
+    def _hand_out(self, batch: Sequence[Transaction]) -> Flow[None]:
         fetched = self._taken_in(batch)
         if self._ending.is_set():  # stopped while it was fetched
             self._leave(fetched)
         else:
             self._crew.add(fetched)
+            yield from self._crew.grow()
 
     def _taken_in(self, batch: Sequence[Transaction]) -> list[_Fetched]:
         fetched = [_Fetched(transaction) for transaction in batch]
@@ -214,6 +227,8 @@ class ConsumeLoop:
     def _wait_for_room(self, deadline: float | None) -> Flow[None]:
         while True:
             self._room.clear()
+            if self._late.waiting and (failure := (yield from self._settlement.release(self._late.take()))):
+                raise failure
             if self._ending.is_set() or (
                 len(self._open) < self._policy.concurrency.value and self._settlement.has_room()
             ):
@@ -315,17 +330,33 @@ class ConsumeLoop:
 
     def _end(self, settler: Child[None] | None) -> Flow[BaseException | None]:
         """Cut off running transactions, settle finished ones, release the rest; return the failure of the release."""
-        self._cut = True
         self._ending.set()
         self._writer.report.abandoned_threads += yield from self._crew.cut_off(_GRACE)
-        with self._lock:
-            left = list(self._open)
-        self._leave(left)
+        self._leave_open()
         if settler is not None:
             self._settlement.no_more.set()
             yield from all_end([settler], self._clock, self._clock.monotonic() + _SETTLE_GRACE)
-            if not settler.done:
-                settler.cancel()
-                settler.abandon()
-            self._settlement.give_up()  # no effect if it has ended by itself
-        return (yield from self._settlement.release_left(self._source.release))
+            self._give_up(settler)
+        return (yield from self._settlement.release_left(self._late.close()))
+
+    def _leave_open(self) -> None:
+        with self._lock:
+            left = list(self._open)
+        self._leave(left)
+
+    def _give_up(self, settler: Child[None]) -> None:
+        if not settler.done:
+            settler.cancel()
+            settler.abandon()
+        self._settlement.give_up()  # no effect if it has ended by itself
+
+    def _leave_now(self, settler: Child[None] | None) -> None:
+        """Account for everything without waiting. What was not released goes back when the source takes it back."""
+        self._writer.report.abandoned_threads += self._crew.abandon()
+        self._leave_open()
+        if settler is not None:
+            self._give_up(settler)
+        _log.warning(
+            "interrupted again while the loop was ending: %d transactions were not given back to the connector",
+            self._settlement.left + len(self._late.close()),
+        )

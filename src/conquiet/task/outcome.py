@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import threading
 from collections.abc import Iterable
 from enum import StrEnum
@@ -12,7 +13,7 @@ import msgspec
 from conquiet.task.exceptions import ExceptionCategory
 from conquiet.task.transaction import Transaction
 
-__all__ = ["ConsumeReport", "Outcome", "OutcomeStatus", "ReportWriter", "StopReason"]
+__all__ = ["ConsumeReport", "Outcome", "OutcomeStatus", "ReportWriter", "StopReason", "left_over"]
 
 MOST_OUTCOMES = 1_000  # the maximum kept in a report
 
@@ -52,6 +53,14 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         return [(name, getattr(self, name)) for name in names]
 
 
+def left_over(transaction: Transaction, attempts: int = 0, error: BaseException | None = None) -> Outcome:
+    """Return the outcome of a transaction that was not begun, or cut off."""
+    # A connector may have given it something else as its id; such a batch is refused, and accounted for.
+    given: object = transaction.id
+    name = given if isinstance(given, str) else reprlib.repr(given)
+    return Outcome(name, OutcomeStatus.UNSETTLED, exception=error, attempts=attempts, transaction=transaction)
+
+
 class ConsumeReport(msgspec.Struct):
     """The account of one consume loop: `fetched == succeeded + failed + unsettled`."""
 
@@ -64,11 +73,15 @@ class ConsumeReport(msgspec.Struct):
     stop_reason: StopReason = StopReason.DRAINED
     outcomes: list[Outcome] = []  # the first thousand that did not succeed
     abandoned_threads: int = 0  # timed out, and still running when the loop ended
+    settle_unknown: list[
+        str
+    ] = []  # ids of those unsettled that the connector may have settled, the first thousand
 
     def __str__(self) -> str:
+        unknown = f" ({len(self.settle_unknown)} of them perhaps settled)" if self.settle_unknown else ""
         return (
             f"{self.stop_reason}: {self.fetched} fetched, {self.succeeded} succeeded, {self.failed} failed, "
-            f"{self.unsettled} unsettled"
+            f"{self.unsettled} unsettled{unknown}"
         )
 
 
@@ -82,6 +95,12 @@ class ReportWriter:
     def fetched(self, count: int) -> None:
         with self._lock:
             self.report.fetched += count
+
+    def settle_unknown(self, outcomes: Iterable[Outcome]) -> None:
+        """The settling of `outcomes` failed or was given up: it may have taken effect."""
+        with self._lock:
+            ids = self.report.settle_unknown
+            ids += [outcome.transaction_id for outcome in outcomes][: MOST_OUTCOMES - len(ids)]
 
     def add(self, outcomes: Iterable[Outcome], *, processed: bool) -> None:
         """Count `outcomes`. `processed`: their lifecycles ran to the end, settled or not."""

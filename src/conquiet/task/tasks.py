@@ -18,6 +18,7 @@ class ConsumerTask(ConsumerMixin):
 class AsyncConsumerTask(AsyncConsumerMixin):
     """A consumer task on asyncio."""
 
+    @empty
     async def process_transaction(self, transaction: Transaction) -> Any:
         raise NotImplementedError
 

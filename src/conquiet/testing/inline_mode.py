@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from conquiet.app import Conquiet
 from conquiet.errors import JobConfigError
 from conquiet.flow import Call, Flow, Signal
 from conquiet.jobs import Job, JobContext, JobStore, Nack, NewJob, RetrySchedule, open_store
-from conquiet.jobs.operations import JobOperations
+from conquiet.jobs.operations import Items, JobOperations
 
 __all__ = ["inline"]
 
@@ -50,7 +50,7 @@ class _InlineOperations(JobOperations):
         twin._run = self._app.run_job_async
         return twin
 
-    def enqueue(self, queue: str, new: NewJob, connection: Any) -> Flow[Job]:
+    def enqueue(self, queue: str, new: NewJob, connection: Any, notify: bool = True) -> Flow[Job]:
         context = yield from self._claimed(queue, replace(new, delay=0.0))
         job = context.job
         try:
@@ -64,7 +64,7 @@ class _InlineOperations(JobOperations):
         return ended
 
     def enqueue_many(
-        self, queue: str, items: Iterable[Mapping[str, Any] | NewJob], on_duplicate: str, connection: Any
+        self, queue: str, items: Items, on_duplicate: str, connection: Any, notify: bool = True
     ) -> Flow[list[str]]:
         ids = []
         for item in list(items):
@@ -74,7 +74,12 @@ class _InlineOperations(JobOperations):
         return ids
 
     def claim(
-        self, queues: str | Sequence[str], limit: int, lease_ttl: float, worker: str
+        self,
+        queues: str | Sequence[str],
+        limit: int,
+        lease_ttl: float,
+        worker: str,
+        begun: int | None = None,
     ) -> Flow[list[Job]]:
         raise JobConfigError("inside inline() a worker has nothing to do: calls run where they are made")
         yield

@@ -45,13 +45,15 @@ def _matching(task: Task[..., Any], arguments: Mapping[str, Any]) -> list[Job]:
 
 def _calls(task: Task[..., Any]) -> Iterator[tuple[Job, Mapping[str, Any]]]:
     """The jobs of the task, each with its arguments."""
-    store, offset = task.app.store, 0
-    while jobs := store.list(queue=task.queue, limit=_PAGE, offset=offset):
-        for job in jobs:
+    page = task.app.store.list(queue=task.queue, limit=_PAGE)
+    while True:
+        for job in page:
             stored = task.arguments_of(job)
             if stored is not None:
                 yield job, stored
-        offset += len(jobs)
+        if page.next is None:
+            return
+        page = task.app.store.list(queue=task.queue, limit=_PAGE, after=page.next)
 
 
 def _plain(value: Any) -> Any:

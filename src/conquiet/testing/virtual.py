@@ -107,6 +107,7 @@ class _Task:
             len(self._frames) > 1 and any(frame.shield for frame in self._frames)
         )  # the first frame is never shielded
         if not shielded and self._child.cancellation.take():
+            self._mark_interrupted()
             raise Cancelled
         if isinstance(effect, Call):
             steps.value = effect.fn(*effect.args)
@@ -152,6 +153,8 @@ class _Task:
             below.error = error
         if frame.expired and frame.limit is not None:
             fn, seconds = describe(frame.limit.fn), frame.limit.timeout
+            if below.error is None and frame.limit.late is not None:
+                frame.limit.late(below.value)
             below.error = CallTimeoutError(f"{fn} ran past its limit of {seconds:g} s and was cancelled")
 
     def _park(self, effect: Sleep, steps: Steps[Any], shielded: bool) -> None:
@@ -180,8 +183,15 @@ class _Task:
 
     def _on_request(self) -> None:
         if self._unpark is not None and self._interruptible and self._child.cancellation.take():
+            self._mark_interrupted()
             self._frames[-1].steps.error = Cancelled()
             self._unpark(False)
+
+    def _mark_interrupted(self) -> None:
+        """A request is delivered to the innermost flow: the calls that it is in are interrupted by it."""
+        for frame in self._frames:
+            if isinstance(frame.steps.effect, Call):
+                frame.steps.effect.interrupted = True
 
 
 class _Frame:

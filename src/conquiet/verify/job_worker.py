@@ -47,6 +47,7 @@ def work_on_jobs(order: dict[str, Any], owner: Owner) -> None:
             concurrency=1 if held else PLACES,
             prefetch=order["prefetch"],
             lease_ttl=order["lease_ttl"],
+            handle_signals=True,
         )
         worker.owner = owner
         owner.say(json.dumps(asdict(worker.run())))

@@ -10,6 +10,7 @@ from typing import Any
 from conquiet.clock import SYSTEM_CLOCK, Parker
 from conquiet.errors import StaleLeaseError
 from conquiet.jobs import Job, JobState, JobStore, JobWorker, RetrySchedule, open_store
+from conquiet.verify.background import hushed
 from conquiet.verify.findings import Check, require
 from conquiet.verify.job_faults import effects_in
 from conquiet.verify.job_worker import EFFECTS
@@ -129,7 +130,8 @@ class _Checks:
             runs += 1
             raise ValueError("on purpose")
 
-        JobWorker(store, fail, queues="retried", concurrency=1).run_until_idle(wait_for_delayed=True)
+        with hushed():
+            JobWorker(store, fail, queues="retried", concurrency=1).run_until_idle(wait_for_delayed=True)
         found = store.get(job.id)
         require(runs == 3, f"it ran {runs} times, not 1 + 2")
         require(found is not None and found.state is JobState.FAILED, "it is not Failed")
@@ -169,7 +171,8 @@ class _Checks:
 
     def _run(self, store: JobStore, queue: str, handler: Any) -> None:
         store.enqueue(queue, {})
-        JobWorker(store, handler, queues=queue, concurrency=1).run_until_idle(wait_for_delayed=True)
+        with hushed():
+            JobWorker(store, handler, queues=queue, concurrency=1).run_until_idle(wait_for_delayed=True)
 
 
 def _wait(seconds: float) -> None:

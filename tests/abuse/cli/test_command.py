@@ -89,7 +89,7 @@ def test_what_it_shows_of_jobs_is_text_and_never_an_order_to_the_terminal(dsn: s
         code, out, err = conquiet("jobs", arguments[0], "--dsn", dsn, *arguments[1:])
         assert (code, err) == (0, "")
         assert out
-    code, out, _ = conquiet("jobs", "list", "--dsn", dsn, "--limit", "1000", "--json")
+    code, out, _ = conquiet("jobs", "list", "--dsn", dsn, "--limit", "1000", "--oldest", "--json")
     assert [job["id"] for job in json.loads(out)] == names[::3]
     _, _, err = conquiet("jobs", "show", "--dsn", dsn, "--", b"\x1b[31m\xff")
     assert err.startswith("conquiet: ")

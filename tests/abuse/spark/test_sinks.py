@@ -163,7 +163,7 @@ def test_every_input_names_a_stream_a_group_and_a_consumer_of_a_source(redis: Re
                     SourceOptions.parse(options)
             continue
         redis.xadd(name, {"data": "{}"}, id="1-1")
-        ledger = Ledger(redis, name, name, name)
+        ledger = Ledger(redis, name, name, name, name)
         assert ledger.open() == []
         claim = ledger.claim(10)
         assert claim is not None

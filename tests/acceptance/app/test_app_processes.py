@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,10 @@ if __name__ == "__main__":
     send.enqueue_many([(f"user{n}",) for n in range(100)])
     wait_for.enqueue("go")
 """
-WORKER = "import jobs; print(jobs.app.worker({'mails': 2, 'default': None}, lease_ttl=2).run(), flush=True)"
+WORKER = (
+    "import jobs; worker = jobs.app.worker({'mails': 2, 'default': None}, lease_ttl=2, handle_signals=True); "
+    "print(worker.run(), flush=True)"
+)
 
 
 @pytest.fixture
@@ -48,10 +52,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", *arguments], cwd=folder, stdout=subprocess.PIPE, text=True
-    )
+@contextmanager
+def start(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that does not outlive a failed assertion."""
+    command = [sys.executable, "-W", "error", *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -43,7 +43,7 @@ def test_from_nothing_to_jobs_that_can_be_looked_at(shell: Shell, dsn: str) -> N
     enqueued.refused(5, "conquiet migrate")
     assert "CREATE TABLE conquiet_jobs" in planned.out
     listed.refused(5)  # it was only planned
-    assert migrated.json["taken"] == ["0001_jobs"]
+    assert migrated.json["taken"] == ["0001_jobs", "0002_begun", "0003_history"]
     assert again.out == "nothing to do\n"
 
     mail = '{"to": "ann@example.com"}'
@@ -55,7 +55,7 @@ def test_from_nothing_to_jobs_that_can_be_looked_at(shell: Shell, dsn: str) -> N
         "enqueue emails {} --id mail",
         "jobs show mail --json",
         "jobs show mail",
-        "jobs list --queue reports --limit 1 --json",
+        "jobs list --queue reports --limit 1 --oldest --json",
         "jobs list --state ready",
     )
     twice.refused(1, "'mail' exists")
@@ -113,6 +113,8 @@ def test_what_cannot_be_meant_is_refused(shell: Shell, tmp_path: Path) -> None:
             "jobs list --queue repotrs": (1, "'repotrs'", "emails, reports"),
             "jobs stats --queue repotrs": (1, "emails, reports"),
             "jobs list --state broken": (2, "Ready, InFlight, Failed, Succeeded"),
+            "jobs list --older-than soon": (2, "--older-than must be a duration above 0"),
+            "jobs list --newer-than -1h": (2, "--newer-than must be a duration above 0"),
             "jobs show nobody": (1, "no job 'nobody'", "conquiet jobs list"),
             "jobs retry": (2, "--failed"),
             "jobs retry r1 --queue reports": (2, "--queue is used with --failed"),
@@ -173,7 +175,7 @@ def test_a_database_that_cannot_be_used_is_told_with_what_to_do(
 def test_a_schema_of_another_release_is_told(shell: Shell, tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path}/jobs.db").close()
     with sqlite3.connect(tmp_path / "jobs.db") as database:
-        database.execute("UPDATE conquiet_schema SET version = 99")
+        database.execute("UPDATE conquiet_schema SET version = 99, oldest = 99")
     database.close()
     told = (5, "version 99", "upgrade conquiet")
     shell.refuses({"jobs stats": told, "migrate": told}, CONQUIET_DSN="sqlite:///jobs.db")
@@ -194,7 +196,7 @@ def test_a_step_down_wants_a_yes(shell: Shell, tmp_path: Path) -> None:
     beyond.refused(2, "no schema version 99")
     assert "DROP TABLE" in planned.out
     assert still.code == 0
-    assert done.out == "applied 0001_jobs (down)\n"
+    assert done.out == "applied 0003_history (down)\napplied 0002_begun (down)\napplied 0001_jobs (down)\n"
     gone.refused(5, "no job tables", "conquiet migrate")
 
 

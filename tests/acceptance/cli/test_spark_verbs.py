@@ -46,6 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         "nothing": "pipeline report --tables empty",
         "wrong": "reconcile batch --reports sample/metrics.parquet --metrics sample/metrics.parquet --out wrong",
         "stream": f"{STREAM} --once",
+        "pipeline": "pipeline run --reports 200 --out out --json",
     }
     with RedisServer() as server, connect(server.url) as client:
         shell.environment |= {"REDIS_URL": server.url, "DATABASE_URL": f"sqlite:///{shell.folder}/jobs.db"}
@@ -118,8 +119,8 @@ def test_a_stream_is_judged_goes_on_where_it_was_and_stops_at_sigterm(runs: Runs
         assert store.stats()["reconciliation"].delayed == json.loads(out)["rows"]["retries"] > 0
 
 
-def test_the_whole_pipeline_runs_and_is_right(shell: Shell) -> None:
-    (done,) = shell.each("pipeline run --reports 200 --out out --json", timeout=550)
+def test_the_whole_pipeline_runs_and_is_right(runs: Runs) -> None:
+    done = runs.done["pipeline"]
     assert done.json == {"right": True, "reports": 200, "out": "out"}
     assert "right:" in done.err  # progress goes to standard error
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from conquiet.cli.redis_view import RedisLook
 from conquiet.embedded import RedisServer
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 from tests.acceptance.cli.command import Shell
+from tests.topologies import ClusterOfServers
 
 HANDLERS = """
 import sqlite3
@@ -25,6 +30,9 @@ def bill(message, tx):
     if message.payload["order"] == 13:
         raise ValueError("no such order")
     tx.execute("INSERT INTO invoices VALUES (?)", (message.payload["order"],))
+
+async def later(message, tx):
+    bill(message, tx)
 """
 
 
@@ -102,11 +110,34 @@ def test_what_a_consumer_left_behind_is_shown_claimed_and_dropped(shell: Shell, 
     with connect(url) as client:
         client.xadd("orders", {"wrong": "field"})
         client.xreadgroup("billing", "a consumer that died", {"orders": ">"})
-    dropped = shell("stream", "recover", "orders", "--min-idle", "0", "--drop")
-    assert '{"order": 2}' in dropped.out
+    drop = "stream recover orders --min-idle 0 --drop"
+    asked, dropped, unknown, named, left = shell.each(
+        drop,
+        f"{drop} --yes",
+        f"{drop} --yes --id 1-0",
+        f"{drop} --yes --id {ids[1]}",
+        "stream recover orders --min-idle 0 --json",
+    )
+    assert asked.code == 2
+    assert "--drop would drop 1 entries of group 'billing' unhandled. Add --yes to confirm" in asked.err
     assert "malformed: its fields are 'wrong'" in dropped.out
-    assert "dropped: 4" in dropped.out
-    assert pending(url) == 0
+    assert "order" not in dropped.out
+    assert "dropped: 1\nnot malformed, and left as they are: 3" in dropped.out
+    assert unknown.code == 1
+    assert "1-0. Nothing was dropped" in unknown.err
+    assert '{"order": 2}' in named.out
+    assert "dropped: 1" in named.out
+    assert [entry["id"] for entry in left.json["stale"]] == [ids[0], ids[2]]
+
+
+def test_entries_that_were_deleted_are_dropped_from_the_pending_list(shell: Shell, url: str) -> None:
+    ids = left_behind(url, 1, 2)
+    with connect(url) as client:
+        client.xdel("orders", ids[0])
+    shell.environment |= {"CONQUIET_REDIS_URL": url, "CONQUIET_GROUP": "billing"}
+    dropped = shell("stream", "recover", "orders", "--min-idle", "0", "--drop", "--yes", "--json").json
+    assert (dropped["dropped"], dropped["gone"]) == ([], [ids[0]])
+    assert pending(url) == 1
 
 
 def test_a_handler_recovers_with_its_transaction_and_what_it_refuses_stays(
@@ -124,6 +155,8 @@ def test_a_handler_recovers_with_its_transaction_and_what_it_refuses_stays(
     database = sqlite3.connect(tmp_path / "billing.db")
     assert database.execute("SELECT number FROM invoices ORDER BY 1").fetchall() == [(1,), (2,)]
     database.close()
+    shell(*recover[:-1], "billing:later").refused(1, f"entry {ids[2]}: AsyncCallableError", "a coroutine")
+    assert pending(url) == 1
     left_behind(url, 4)
     with redis.Redis.from_url(url) as client:
         client.xack("orders", "billing", ids[2])
@@ -183,3 +216,102 @@ def test_tail_follows_until_it_is_interrupted(shell: Shell, url: str) -> None:
         assert json.loads(process.stdout.readline())["payload"] == {"order": 2}
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def consumers_of(url: str) -> set[bytes]:
+    with redis.Redis.from_url(url) as client:
+        return {consumer["name"] for consumer in client.xinfo_consumers("orders", "billing")}
+
+
+def test_consumers_that_hold_nothing_are_forgotten_and_no_others(shell: Shell, url: str) -> None:
+    shell.environment |= {"REDIS_URL": url, "CONQUIET_GROUP": "billing"}
+    held = left_behind(url, 1, 2)
+    with redis.Redis.from_url(url) as client:
+        for name in ("host-1-dead", b"host-2-\xff"):
+            client.execute_command("XGROUP", "CREATECONSUMER", "orders", "billing", name)
+    shown = shell("stream", "consumers", "orders", "--json").json
+    assert {(one["name"], one["pending"]) for one in shown["consumers"]} == {
+        ("a consumer that died", 2), ("host-1-dead", 0), ("host-2-\\xff", 0),
+    }  # fmt: skip
+    plain, far, unconfirmed, wrong, alone = shell.each(
+        "stream consumers orders",
+        "stream consumers orders --forget-idle 7d --yes --json",
+        "stream consumers orders --forget-idle 0.001s",
+        "stream consumers orders --forget-idle soon",
+        "stream consumers orders --yes",
+    )
+    assert "host-1-dead" in plain.out
+    assert far.json == {"forgotten": [], "kept": []}  # none has been idle for so long
+    assert (unconfirmed.code, wrong.code, alone.code) == (2, 2, 2)
+    assert "would remove 2 consumers of group 'billing' for ever" in unconfirmed.err
+    assert "Add --yes to confirm" in unconfirmed.err
+    assert "--forget-idle must be a duration above 0, such as 90s, 30m, 12h or 7d, not 'soon'" in wrong.err
+    assert len(consumers_of(url)) == 3  # nothing was done so far
+    done = shell("stream", "consumers", "orders", "--forget-idle", "0.001s", "--yes")
+    assert done.code == 0
+    assert "forgotten: 2" in done.out
+    assert "kept, because messages are pending for them: 1\n  a consumer that died: 2 pending" in done.out
+    assert "conquiet stream recover orders --group billing" in done.err
+    assert consumers_of(url) == {b"a consumer that died"}
+    assert pending(url) == len(held)  # the queue's own look does not enter its name
+
+
+def test_a_message_delivered_after_the_look_saves_its_consumer(url: str) -> None:
+    """The server checks again in the step that removes: XGROUP DELCONSUMER would drop the message."""
+    with RedisLook(url) as look:
+        (entry_id,) = left_behind(url, 1)
+        name = b"a consumer that died"
+        assert look.forget("orders", "billing", 0, [name, b"never heard of"]) == []
+        assert pending(url) == 1
+        with redis.Redis.from_url(url) as client:
+            client.xack("orders", "billing", entry_id)
+        assert look.forget("orders", "billing", 3_600_000, [name]) == []  # it was active a moment ago
+        assert look.forget("orders", "billing", 0, [name]) == [name]
+    assert consumers_of(url) == set()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", 1), ("y", 0)])
+def test_at_a_terminal_it_asks_before_it_removes(url: str, answer: str, left: int) -> None:
+    with redis.Redis.from_url(url) as client:
+        client.xgroup_create("orders", "billing", "0", mkstream=True)
+        client.execute_command("XGROUP", "CREATECONSUMER", "orders", "billing", "host-1-dead")
+    command = [
+        "stream",
+        "consumers",
+        "orders",
+        "--group",
+        "billing",
+        "--forget-idle",
+        "0.001s",
+        "--redis-url",
+    ]
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, f"{answer}\n".encode())
+        done = subprocess.run(
+            [sys.executable, "-m", "conquiet", *command, url],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert "remove 1 consumers of group 'billing' for ever: host-1-dead? [y/N]" in done.stderr
+    assert f"forgotten: {1 - left}" in done.stdout
+    assert len(consumers_of(url)) == left
+
+
+def test_a_stream_of_a_cluster(shell: Shell, redis_cluster: ClusterOfServers) -> None:
+    """The command knows a node, and every stream is on some other one."""
+    shell.environment["REDIS_URL"] = redis_cluster.url
+    for stream in ("orders", "b", "c"):
+        assert shell("enqueue", stream, '{"order": 1}', "--stream").code == 0
+        assert shell("stream", "stats", stream, "--json").json == {
+            "stream": stream,
+            "length": 1,
+            "groups": [],
+        }
+    shell("stream", "stats", "other").refused(1, "there is no stream 'other'")

@@ -40,7 +40,7 @@ def test_a_good_redis_gets_a_verdict_for_programs(shell: Shell, redis_url: str) 
 
 
 def test_a_server_that_forgets_acknowledgements_is_broken(shell: Shell, redis_server: RedisServer) -> None:
-    with Liar(redis_server.port, "XACK") as liar:
+    with Liar(redis_server, "XACK") as liar:
         done = shell("verify", "--dsn", liar.url, "--work", "10", *NO_FAULTS)
     assert (done.code, done.out) == (1, "1 of 4 promises are BROKEN, 5 skipped\n"), done.err
     assert (

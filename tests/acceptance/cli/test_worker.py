@@ -11,11 +11,11 @@ import pytest
 
 from conquiet.cli.verbs.worker import parsed_queues
 from conquiet.errors import SettingsError
-from conquiet.jobs import JobState, open_store
+from conquiet.jobs import JobState, NewJob, open_store
 from tests.acceptance.cli.command import Shell
 
 TASKS = """
-import time
+import sys, time
 from pathlib import Path
 from conquiet import Conquiet
 
@@ -36,6 +36,15 @@ def hold(name):
     while not Path("go on").exists():
         time.sleep(0.01)
     Path(f"{name} ended").touch()
+
+@app.task(queue="hung", timeout=0.2)
+def hang():
+    time.sleep(600)
+
+@app.task(queue="hung", timeout=10)
+def leave(name):
+    Path(name).touch()
+    sys.exit(3)
 
 @lost.task
 def nothing(): ...
@@ -106,6 +115,23 @@ def test_the_second_ctrl_c_does_not_wait(shop: Shell) -> None:
     assert not (shop.folder / "only ended").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_handlers_of_the_app_are_called_too(shop: Shell, number: signal.Signals) -> None:
+    (shop.folder / "own.py").write_text(
+        "import signal\nfrom pathlib import Path\nfrom shop import app\n"
+        f"signal.signal({number:d}, lambda *_: Path('told').touch())\n"
+    )
+    enqueue(shop, "only")
+    with shop.start("worker", "own:app", "--json") as process:
+        wait_for(shop.folder / "only began")
+        process.send_signal(number)
+        wait_for(shop.folder / "told")
+        (shop.folder / "go on").touch()
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert '"succeeded": 1' in out
+
+
 def test_what_cannot_be_run_is_told(shop: Shell) -> None:
     (shop.folder / "needy.py").write_text("import nothing_of_that_name\n")
     (shop.folder / "broken.py").write_text("1 / 0\n")
@@ -121,12 +147,31 @@ def test_what_cannot_be_run_is_told(shop: Shell) -> None:
             "worker shop:in_memory": (2, "memory://"),
             "worker shop:app --isolation box": (2, "thread", "box"),
             "worker shop:app --concurrency 0": (2, "--concurrency"),
+            "worker shop:app --unknown-after soon": (2, "--unknown-after must be a duration above 0"),
             "worker shop:lost": (3, "Connection refused", "the DSN of shop:lost"),
             "worker needy:app": (2, "it needs 'nothing_of_that_name'"),
             "worker broken:app": (2, "ZeroDivisionError", "--debug"),
         }
     )
     assert "hunter2" not in "".join(done.err for done in results)
+
+
+def test_a_worker_whose_tasks_all_hang_replaces_itself(shop: Shell) -> None:
+    """One process runs at most 31 of the jobs that hang: 15 that it has given up, and 16 at a time."""
+    with open_store(f"sqlite:///{shop.folder}/jobs.db") as store:
+        store.enqueue_many("hung", [NewJob({"task": "hang", "arguments": {}}, max_retries=0)] * 40)
+        process = shop.start(
+            "worker", "shop:app", "--queues", "hung", "--concurrency", "16", "--prefetch", "0"
+        )
+        store.enqueue("hung", {"task": "leave", "arguments": {"name": "left"}}, max_retries=0, priority=9)
+        wait_for(shop.folder / "left")
+        while store.stats("hung")["hung"].failed < 41:
+            time.sleep(0.05)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "this worker replaces itself by a fresh process: 16 calls ran past their time limit" in err + out
 
 
 @pytest.mark.parametrize(

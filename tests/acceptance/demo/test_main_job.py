@@ -60,11 +60,11 @@ def test_the_figures_are_those_of_the_generator_and_what_another_run_left_is_gon
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("moment", [("spark", "starts"), ("spark", "ready")], ids=" ".join)
+@pytest.mark.parametrize("moment", [("spark", "starts"), ("reconciliation", "started")], ids=" ".join)
 def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path, moment: tuple[str, ...]) -> None:
-    """While Spark's JVM starts, and when it has just started."""
+    """While Spark's JVM starts, and while a query runs."""
     with subprocess.Popen(
-        COMMAND,
+        [*COMMAND, "--reports", "5000"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -80,6 +80,7 @@ def test_ctrl_c_ends_it_and_says_what_happens_next(tmp_path: Path, moment: tuple
     assert process.returncode == 130, rest
     assert "stopped. The servers of this run are removed; the next run starts new ones" in rest
     assert "Traceback" not in rest
+    assert "Exception" not in rest  # of Java
 
 
 def test_a_wrong_number_is_refused_in_one_line(tmp_path: Path) -> None:

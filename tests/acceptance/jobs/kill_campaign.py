@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import signal
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from conquiet.verify.history import History, Verdict, check
 from conquiet.verify.recording.jobs import POINTS, add_unwritten
 from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.jobs.worker import RETRY, Work
+from tests.chance import new_chance
 
 AT_RANDOM, PAUSED = "random", "paused"
 RELEASING = "releasing"  # a point that only workers told to end reach
@@ -133,7 +133,7 @@ class KillCampaign:
         self._server = server
         self._server_kills_left = server_kills
         self._server_kills = server_kills
-        self._random = random.Random()
+        self._random = new_chance()
         self._kills = kills
         self._fates = self._planned(kills, pauses)
         self._slots = [Slot(isolation) for isolation in SLOTS]

@@ -103,6 +103,7 @@ def test_never_two_valid_leases_of_one_job(store: JobStore, tmp_path: Path) -> N
     assert {job.state for job in done} == {JobState.SUCCEEDED}
     assert sum(job.lease_expiries for job in done) > 0  # leases did expire
     for job in done:
+        # Not without gaps: a lease that was given back before the job began is no attempt.
         versions = [attempt.number for attempt in job.attempts]
-        assert versions == list(range(1, len(versions) + 1))
+        assert versions == sorted(set(versions))
         assert [attempt.outcome for attempt in job.attempts].count("succeeded") == 1

@@ -174,6 +174,7 @@ def main() -> None:
             worker=work.name,
             concurrency=2 if work.isolation == "process" else 4,
             lease_ttl=work.lease_ttl,
+            handle_signals=True,
         ).run()
 
 

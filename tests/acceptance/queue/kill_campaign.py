@@ -15,6 +15,7 @@ from conquiet.verify.history import History, Verdict, check, read_events
 from conquiet.verify.recording.streams import POINTS, RecordedQueue
 from tests.acceptance.fleet import Fleet, Worker
 from tests.acceptance.queue.worker import Effects, Work
+from tests.chance import new_chance
 
 AT_RANDOM = "random"
 SLOTS = ("sync", "asyncio", "sync", "asyncio", "recovery")
@@ -90,7 +91,7 @@ class KillCampaign:
         self._messages = messages
         self._kills = kills
         self._delivery = delivery
-        self._random = random.Random()
+        self._random = new_chance()
         recoveries = kills // 10
         self._planned = {
             False: _fates(kills - recoveries, self._random),

@@ -27,6 +27,7 @@ from conquiet.reconcile.models import AffiliateReport, ReportAttempt, TrustEntry
 from conquiet.testing import ManualClock
 from tests.acceptance.reconcile import worker
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.unit.reconcile import oracle
 
@@ -40,7 +41,7 @@ class Fleet:
 
     def __init__(self, *arguments: str) -> None:
         self._command = [sys.executable, worker.__file__, *arguments]
-        self._random = random.Random(4)
+        self._random = new_chance()
         self._members = [self._start(), self._start()]
         self.killed = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from conquiet.verify.history import History, check, read_events
 from conquiet.verify.proxy import Cutting, PostgresFraming, Proxy
 from conquiet.verify.recording.jobs import RecordedBackend, add_unwritten, record
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.faults.recovery import double_valid_leases
 from tests.integration.jobs.background import Running, until
@@ -113,7 +113,7 @@ class Enqueuing:
 def test_connections_cut_in_commit_ack_claim_heartbeat_and_enqueue(
     postgres_dsn: str, proxy: Proxy, tmp_path: Path, record_figure: Record
 ) -> None:
-    cuts, seed = campaign_size(1_400), random.randrange(2**32)
+    cuts, seed = campaign_size(1_400), new_chance().seed_used
     behind = through(proxy, postgres_dsn)
     words = [(proxy, word) for word in (COMMIT, ACK, COMMIT, CLAIM, ACK, INSERT, COMMIT, HEARTBEAT)]
     with open_store(postgres_dsn) as direct, History(tmp_path / "history") as history, ExitStack() as stack:

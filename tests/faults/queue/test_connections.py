@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import Counter
@@ -29,7 +28,9 @@ from conquiet.queue import (
 from conquiet.verify.history import History, check
 from conquiet.verify.proxy import Cutting, PostgresFraming, Proxy, RedisFraming
 from conquiet.verify.recording.streams import RecordedConsumer, RecordedQueue
+from tests.addresses import at_port
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.faults.jobs.test_connections import through
 from tests.faults.recovery import double_valid_leases
@@ -141,11 +142,11 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
     record_figure: Record,
     redis_server: RedisServer,
 ) -> None:
-    cuts, seed = campaign_size(400), random.randrange(2**32)  # on each available server
+    cuts, seed = campaign_size(400), new_chance().seed_used  # on each available server
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("CREATE TABLE effects (entry_id TEXT, n INTEGER)")  # no key: a duplicate shows
         HandledEntries().create_table(connection)
-    behind = f"redis://127.0.0.1:{redis_proxy.port}/0"
+    behind = at_port(redis_url, redis_proxy.port)
     words = [
         *((redis_proxy, "XACK"), (postgres_proxy, "COMMIT"), (redis_proxy, "XADD")),
         *((redis_proxy, "XACK"), (postgres_proxy, "COMMIT"), (redis_proxy, "XREADGROUP")),
@@ -207,7 +208,7 @@ def test_connections_cut_in_xadd_xreadgroup_xack_and_commit(
 def test_an_xack_at_one_byte_a_second_is_waited_for(
     redis_url: str, redis_proxy: Proxy, redis_server: RedisServer, record_figure: Record
 ) -> None:
-    with connect(f"redis://127.0.0.1:{redis_proxy.port}/0", socket_timeout=3.0) as client:
+    with connect(at_port(redis_url, redis_proxy.port), socket_timeout=3.0) as client:
         queue = RedisStreamsQueue(client, settings("slow"))
         queue.enqueue({})
         (message,) = queue.read(1000)
@@ -237,7 +238,7 @@ def test_a_command_that_is_swallowed_ends_with_an_error_that_says_so(
     monkeypatch.setattr("conquiet.queue.wire.exchange._GRACE_SECONDS", 0.2)
     with (
         connect(redis_url) as plain,
-        connect(f"redis://127.0.0.1:{redis_proxy.port}/0", socket_timeout=0.2) as client,
+        connect(at_port(redis_url, redis_proxy.port), socket_timeout=0.2) as client,
     ):
         direct, queue = RedisStreamsQueue(plain, settings("a")), RedisStreamsQueue(client, settings("a"))
         direct.enqueue_many([{"n": 1}, {"n": 2}])

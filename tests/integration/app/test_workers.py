@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_jobs_that_no_task_can_run_are_failed_with_the_reason_and_their_neighbou
     for number, (name, (payload, _)) in enumerate(wrong.items()):
         note.enqueue(number)
         ids[name] = app.store.enqueue("default", payload).id
-    counts = app.worker(concurrency=2).run_until_idle(wait_for_delayed=True)
+    counts = app.worker(concurrency=2, unknown_after=0).run_until_idle(wait_for_delayed=True)
     assert (counts.succeeded, counts.failed) == (6, 6)
     assert sorted(seen) == list(range(6))
     for name, (_, reason) in wrong.items():
@@ -170,7 +171,7 @@ def test_where_tasks_run(memory: Conquiet) -> None:
     for task in (first, second, plain):
         task.enqueue()
     assert memory.worker().run_until_idle().succeeded == 3
-    assert places["first"] is not places["second"]
+    assert places["first"] is places["second"]  # beside a plain function, too
     with pytest.raises(
         JobConfigError, match="task 'plain' is a plain function, which would block the event loop"
     ):
@@ -211,7 +212,7 @@ def test_in_processes(tmp_path: Path) -> None:
     importable.write_async.enqueue(str(tmp_path / "there"))
     hanging = importable.hang.enqueue(str(tmp_path / "hanging"))
     gone = app.store.enqueue("default", {"task": "gone", "arguments": {}})
-    worker = app.worker(isolation="process", concurrency=2)
+    worker = app.worker(isolation="process", concurrency=2, unknown_after=0)
     counts = worker.run_until_idle()
     assert (counts.succeeded, counts.failed) == (2, 2)
     pids = {int((tmp_path / name).read_text()) for name in ("here", "there", "hanging")}
@@ -309,6 +310,29 @@ def test_a_coroutine_from_a_plain_function_is_run_too(memory: Conquiet) -> None:
         wrapped.enqueue("inline")
         asyncio.run(wrapped.enqueue_async("inline, in a loop"))
     assert seen == ["by a worker", "inline", "inline, in a loop"]
+
+
+@pytest.mark.parametrize("isolation", [None, "async", "thread"])
+def test_a_task_that_returns_what_nobody_runs_has_failed(memory: Conquiet, isolation: str | None) -> None:
+    def lazily(n: int) -> Iterator[int]:
+        raise AssertionError("never run")
+        yield n
+
+    if isolation == "async":
+
+        @memory.task(retry=RetrySchedule(max_retries=0))
+        async def wrapped(n: int) -> Any:
+            return lazily(n)
+    else:
+
+        @memory.task(retry=RetrySchedule(max_retries=0))
+        def wrapped(n: int) -> Any:
+            return lazily(n)
+
+    job = wrapped.options(id="lazy").enqueue(1)
+    options: dict[str, Any] = {} if isolation is None else {"isolation": isolation}
+    assert memory.worker(**options).run_until_idle().failed == 1
+    assert "wrapped returned a generator, and nobody runs that" in memory.store.get(job.id).error
 
 
 def test_a_task_hands_on_in_its_own_transaction(app: Conquiet) -> None:

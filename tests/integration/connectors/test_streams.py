@@ -9,6 +9,7 @@ import pytest
 from conquiet.queue import QueueConfig, RedisStreamsQueue, connect
 from conquiet.task import StopReason, Transaction
 from conquiet.task.exceptions import ExceptionCategory, FetchException, SettleException, TransactionException
+from conquiet.task.mixins.policies import ConsumerPolicy, ConsumerSteps, FetchPolicy
 from tests.integration.connectors.variants import Consumer, policy
 
 pytestmark = pytest.mark.clause("E-34")
@@ -106,3 +107,32 @@ def test_an_acknowledgement_that_fails_ends_the_loop_and_is_reported(
     assert report is not None
     assert (report.fetched, report.succeeded, report.unsettled) == (3, 0, 3)
     assert sorted(outcome.transaction_id for outcome in report.outcomes) == ids
+
+
+def test_a_wait_of_0_is_refused_and_not_taken_for_the_default(
+    redis_url: str, config: QueueConfig, variant: str
+) -> None:
+    """BLOCK 0 would wait for ever, and the loop could not be stopped."""
+    limits = ConsumerPolicy(steps=ConsumerSteps(fetch=FetchPolicy(extra={"block_ms": 0})))
+    with pytest.raises(FetchException, match="block_ms must be"):
+        Consumer(variant).on_stream(redis_url, config, limits)
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_fenced_it_does_not_acknowledge_what_others_have_taken_over(
+    redis_url: str, config: QueueConfig, variant: str, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conquiet.task.settlement._LINGER", 60.0)  # all three are settled in one call
+    ids = filled(redis_url, config, 3)
+
+    def process(tx: Transaction) -> None:
+        if tx.payload["n"] == 0:
+            with connect(redis_url) as redis:
+                redis.xclaim(config.stream_key, config.consumer_group, "rescuer", 0, ids[:taken], justid=True)
+
+    with pytest.raises(SettleException) as caught:
+        Consumer(variant, process).on_stream(
+            redis_url, config, policy(concurrency=1, limit=3, batch=3), fenced=True
+        )
+    assert all(entry in str(caught.value) for entry in ids[:taken])
+    assert pending(redis_url, config) == ids[:taken]

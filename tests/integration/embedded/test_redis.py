@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -31,7 +32,7 @@ def test_it_runs_alone_on_loopback_and_leaves_nothing(binary: ServerBinary, tmp_
         assert info["process_id"] == private.pid
         assert info.get("valkey_version", info["redis_version"]) == private.version
         assert c.config_get("bind") == {"bind": "127.0.0.1"}
-        assert private.url == f"redis://127.0.0.1:{private.port}/0"
+        assert re.fullmatch(rf"redis://:[\w-]{{24}}@127\.0\.0\.1:{private.port}/0", private.url)
         assert private.describe() == (
             f"{binary.flavour} {binary.version} from {binary.origin}, port {private.port}"
         )
@@ -101,6 +102,26 @@ def test_stopped_it_can_be_started_again(binary: ServerBinary) -> None:
         assert private.start().port == port
     finally:
         private.close()
+
+
+def test_nobody_gets_in_without_the_password(binary: ServerBinary) -> None:
+    """Every user of the machine can reach a port of the loopback interface."""
+    with RedisServer(binary=binary) as private, RedisServer(binary=binary) as other:
+        assert private.url.partition("@")[0] != other.url.partition("@")[0]
+        with (
+            redis.Redis(port=private.port, retry=None) as stranger,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            stranger.ping()
+        private.restart()
+        with client(private) as c:
+            assert c.ping()
+    with (
+        RedisServer(binary=binary, config={"requirepass": ""}) as open_to_all,
+        redis.Redis(port=open_to_all.port) as anyone,
+    ):
+        assert anyone.ping()
+        assert open_to_all.url == f"redis://127.0.0.1:{open_to_all.port}/0"
 
 
 def test_a_password_reaches_the_server_and_no_text(binary: ServerBinary) -> None:

@@ -50,6 +50,10 @@ async def linger_async(job: Job) -> None:
     note(job, "end")
 
 
+def lazily(job: Job) -> Any:
+    return (note(job, "never run") for _ in "x")
+
+
 TEXTS = ("plain", "a\0b", "half a pair: \ud83d", "quote ' \" \\ % {} %s", "", "long " * 10_000)
 
 
@@ -62,6 +66,21 @@ async def fail_async(job: Job) -> None:
     fail(job)
 
 
+def connect(job: Job) -> None:
+    """Fail with a password in the text, in a note and in the cause; a local variable has one, too."""
+    key = "hunter2-local"
+    try:
+        raise ConnectionError(f"no answer from postgresql://app:hunter2@db/{job.queue}")
+    except ConnectionError as error:
+        error.add_note("tried with password=hunter2")
+        raise LookupError(f"no customer {job.payload['customer']}" + key[:0]) from error
+
+
+async def connect_async(job: Job) -> None:
+    await asyncio.sleep(0)
+    connect(job)
+
+
 def tell(job: Job) -> None:
     """Fail once; then write down the job as the handler got it."""
     if job.retries == 0:
@@ -71,3 +90,4 @@ def tell(job: Job) -> None:
 
 LINGER: dict[str, Handler] = {"thread": linger, "process": linger, "async": linger_async}
 FAIL: dict[str, Handler] = {"thread": fail, "process": fail, "async": fail_async}
+CONNECT: dict[str, Handler] = {"thread": connect, "process": connect, "async": connect_async}

@@ -30,9 +30,18 @@ def say(*words: object) -> None:
 def work(dsn: str, handler: str, isolation: str = "thread", **settings: Any) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     with open_store(dsn, retry=QUICK, max_lease_expiries=settings.pop("max_lease_expiries", 20)) as store:
-        worker = JobWorker(store, HANDLERS[handler][isolation], queues="q", isolation=isolation, **settings)
+        until_idle = settings.pop("until_idle", False)
+        worker = JobWorker(
+            store,
+            HANDLERS[handler][isolation],
+            queues="q",
+            isolation=isolation,
+            handle_signals=True,
+            **settings,
+        )
         say("ready")
-        say(json.dumps(asdict(worker.run())))
+        counts = worker.run_until_idle(wait_for_delayed=True) if until_idle else worker.run()
+        say(json.dumps(asdict(counts)))
 
 
 def die(job: Job) -> None:
@@ -66,9 +75,20 @@ async def effect_async(job: Job, context: JobContext) -> None:
     await asyncio.sleep(job.payload["seconds"])
 
 
+def poison(job: Job) -> None:
+    """One job kills its worker, while the others run for a moment."""
+    note(job, "begin")
+    if job.payload.get("dies"):
+        time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(job.payload.get("seconds", 0.05))
+    note(job, "end")
+
+
 HANDLERS: dict[str, dict[str, Any]] = {
     "linger": LINGER,
     "die": {"thread": die},
+    "poison": {"thread": poison},
     "fenced": {"thread": fenced},
     "effect": {"thread": effect, "async": effect_async},
 }

@@ -50,7 +50,8 @@ def queue(clock: ManualClock) -> Iterator[PriorityDelayQueue]:
 
 @pytest.mark.clause("W-21")
 def test_they_are_in_the_default_registry(queue: PriorityDelayQueue) -> None:
-    CircuitBreakerRegistry().for_platform("any")
+    registry = CircuitBreakerRegistry()  # held: the gauge shows the breakers of registries that exist
+    registry.for_platform("any")
     families = {family.name: family for family in REGISTRY.collect() if family.name in FAMILIES}
     assert {name: family.type for name, family in families.items()} == FAMILIES
     for name, family in families.items():
@@ -165,6 +166,26 @@ def test_the_state_of_each_platforms_breaker(clock: ManualClock) -> None:
     assert breaker.allow()
     breaker.record_success()
     assert state() == 0
+
+
+@pytest.mark.clause("W-21")
+def test_the_gauge_is_the_worst_of_all_registries(clock: ManualClock) -> None:
+    """Two services in one process ask the same platform, each through breakers of its own."""
+    platform = f"platform-{uuid4()}"
+
+    def state() -> float | None:
+        return REGISTRY.get_sample_value("conquiet_breaker_state_gauge", {"platform": platform})
+
+    one, other = (CircuitBreakerRegistry(failure_threshold=1, clock=clock) for _ in range(2))
+    one.for_platform(platform).record_failure()
+    other.for_platform(platform)
+    assert state() == 2
+    one.reset()
+    gc.collect()
+    assert state() == 0  # a breaker that is gone no longer counts
+    other.reset()
+    gc.collect()
+    assert state() is None
 
 
 @pytest.mark.clause("W-21")

@@ -53,7 +53,7 @@ def monitor(redis_url: str) -> Iterator[Monitor]:
 
 @pytest.fixture
 def gate(redis_server: RedisServer) -> Iterator[Gate]:
-    with Gate(redis_server.port) as proxy:
+    with Gate(redis_server) as proxy:
         yield proxy
 
 

@@ -7,7 +7,9 @@ import socket
 from collections.abc import Callable
 from types import TracebackType
 
+from conquiet.embedded import RedisServer
 from conquiet.verify.proxy import Relay
+from tests.addresses import at_port
 
 
 class Gate(Relay):
@@ -15,22 +17,27 @@ class Gate(Relay):
 
     `lose`             the command never reaches the server, and the connection is cut
     `lose_reply_to`    the server has executed the command, and the connection is cut before the reply is forwarded
+    `cut_after_reply_to`   the first reply is forwarded, and the connection is cut before another one is
     `before`           an action runs first, then the command is forwarded
     """
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__(server.port)
+        self._server = server
         self._strikes: list[_Strike] = []
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return at_port(self._server.url, self.port)
 
     def lose(self, command: str, nth: int = 1) -> None:
         self._strikes.append(_Strike(command, nth, "lose"))
 
     def lose_reply_to(self, command: str, nth: int = 1) -> None:
         self._strikes.append(_Strike(command, nth, "lose reply"))
+
+    def cut_after_reply_to(self, command: str, nth: int = 1) -> None:
+        self._strikes.append(_Strike(command, nth, "cut after reply"))
 
     def before(self, command: str, action: Callable[[], object]) -> None:
         self._strikes.append(_Strike(command, 1, "act", action))
@@ -42,7 +49,7 @@ class Gate(Relay):
         assert not self._strikes, f"prepared, but the command never came: {self._strikes}"
 
     def pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        reply_is_lost = False
+        reply_is_lost = cut_after_reply = False
         while True:
             for end in select.select((client, server), (), ())[0]:
                 data = end.recv(1 << 16)
@@ -53,8 +60,11 @@ class Gate(Relay):
                     if strike.kind == "lose":
                         return
                     reply_is_lost = strike.kind == "lose reply"
+                    cut_after_reply = strike.kind == "cut after reply"
                     strike.action()
                 (server if end is client else client).sendall(data)
+                if end is server and cut_after_reply:
+                    return
 
     def _strike_at(self, data: bytes) -> _Strike | None:
         """Clients send a command and wait: a chunk that contains a command begins with it."""

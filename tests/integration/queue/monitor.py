@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import redis
 
+from conquiet.queue.wire import route_to
+
 # The commands of a client's handshake belong to the client, not to the queue.
 _CONNECTING = ("HELLO", "AUTH", "CLIENT", "SELECT")
 _LINE = re.compile(r"^[\d.]+ \[\d+ (?P<source>[^\]]*)\] (?P<command>.*)$")
@@ -24,7 +26,7 @@ class Monitor:
         self._ignored: set[str] = set()
 
     def __enter__(self) -> Self:
-        self._connection = self._client.connection_pool.get_connection()
+        self._connection = route_to(self._client).only.get()  # in every version of redis-py
         self._connection.send_command("MONITOR")
         assert self._connection.read_response() == b"OK"
         return self

@@ -40,6 +40,12 @@ def test_acking_again_or_what_was_never_pending_is_allowed(queues: Any, stream: 
     assert [m.id for m in queue.read(100)] == [not_delivered.id]  # and it is still delivered
 
 
+@pytest.mark.parametrize("wrong", [None, 5, QueueMessage("1-1", {}, STREAM, GROUP)])
+def test_what_are_no_messages_is_refused(queues: Any, wrong: Any) -> None:
+    with pytest.raises(QueueConfigError, match=f"takes several messages .*, not {type(wrong).__name__}"):
+        queues.queue().ack_many(wrong)
+
+
 def test_ack_many_is_one_call_and_counts_what_was_pending(
     queues: Any, stream: Stream, monitor: Monitor
 ) -> None:

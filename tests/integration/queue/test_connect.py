@@ -35,8 +35,8 @@ def test_the_client_retries_nothing_whatever_it_is_told(
     connecting: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     client = connecting("redis://127.0.0.1:1/0", **options)
-    assert client.get_retry().get_retries() == 0
-    assert client.connection_pool.connection_kwargs["retry"].get_retries() == 0
+    assert client.get_retry()._retries == 0
+    assert client.connection_pool.connection_kwargs["retry"]._retries == 0
     assert client.connection_pool.connection_kwargs["retry_on_error"] == []
 
 

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from conquiet.embedded import RedisServer
-from conquiet.queue import QueueConnectionError, QueueError, QueueRefusedError
+from conquiet.queue import QueueAccessError, QueueConnectionError, QueueError, QueueRefusedError
 from tests.integration.queue.gate import Gate
 from tests.integration.queue.monitor import Monitor
 from tests.integration.queue.recording import Recording
@@ -228,6 +228,6 @@ def test_every_refusal_of_redis_is_a_queue_error_with_it_as_the_cause(
     for call in calls:
         with pytest.raises(QueueError) as caught:
             call()
-        assert type(caught.value) is QueueRefusedError
+        assert type(caught.value) is (QueueAccessError if trouble == "NOPERM" else QueueRefusedError)
         assert isinstance(caught.value.__cause__, redis.ResponseError)
         assert f"stream '{STREAM}', group 'billing'" in str(caught.value)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ import pytest
 from conquiet.embedded import RedisServer
 from conquiet.errors import AsyncCallableError
 from conquiet.queue import (
+    LeaseLostError,
     MalformedEntryError,
     NoTransactions,
     QueueConfigError,
@@ -20,9 +26,9 @@ from conquiet.queue import (
 )
 from tests.integration.queue.gate import Gate
 from tests.integration.queue.monitor import Monitor
-from tests.integration.queue.recording import Recording
+from tests.integration.queue.recording import AsyncRecordedTx, AsyncRecording, Recording
 from tests.integration.queue.stream import Stream
-from tests.integration.queue.variants import settings
+from tests.integration.queue.variants import STREAM, Blocking, settings
 
 
 class HandlerError(Exception):
@@ -74,6 +80,7 @@ def test_the_handler_gets_the_message_and_the_transaction_that_is_committed(
 
 
 FAILURES = [
+    GeneratorExit("of a generator that the handler uses"),
     Exception("a plain one"),
     HandlerError(),
     ValueError(),
@@ -106,12 +113,13 @@ def test_a_handler_that_fails_is_rolled_back_and_its_exception_raised(
 
 @pytest.mark.clause("C-02")
 def test_a_stop_iteration_of_the_handler_is_not_taken_for_the_end(queues: Any, stream: Stream) -> None:
-    """Python turns a StopIteration that leaves a coroutine or generator into a RuntimeError, with it as the cause."""
+    """Python turns a StopIteration that leaves a coroutine into a RuntimeError, with it as the cause."""
     consumer = queues.consumer()
     (entry_id,) = stream.add("{}")
     failure = StopIteration("next() found nothing")
     recording = Recording(handler=failure)
-    with pytest.raises((StopIteration, RuntimeError)) as caught:
+    raised = StopIteration if queues.name == "sync" else RuntimeError
+    with pytest.raises(raised) as caught:
         consumer.run(handler=recording.handle, db_factory=recording)
     assert failure in (caught.value, caught.value.__cause__)
     assert recording.events == ["begin", f"handler {entry_id}", "rollback"]
@@ -255,6 +263,11 @@ class CoroutineTransactions:
         ({"db_factory": None}, r"db_factory needs a method begin\(\), which NoneType does not have"),
         ({"handler": CoroutineCall()}, "CoroutineCall is a coroutine function"),
         ({"db_factory": CoroutineTransactions()}, "CoroutineTransactions.begin is a coroutine function"),
+        ({"db_factory": NoTransactions}, r"NoTransactions.begin .*called as begin\(\).*NoTransactions\(…\)"),
+        ({"handler": lambda: None}, r"called as handler\(message, tx\): too many positional arguments"),
+        ({"handler": lambda message, tx, more: None}, "missing a required argument: 'more'"),
+        ({"handler": lambda message, *, tx: None}, "too many positional arguments"),
+        ({"on_malformed": lambda entry: None}, r"called as on_malformed\(entry, tx\)"),
     ],
 )
 @pytest.mark.parametrize("method", ["run", "run_recovery"])
@@ -270,6 +283,161 @@ def test_what_would_fail_at_every_message_is_refused_before_one_is_read(
     assert monitor.commands() == []
 
 
+@pytest.mark.parametrize("handler", [lambda *all: None, lambda message, tx=None, more=1: None, print, max])
+def test_a_handler_that_can_be_called_is_not_refused(redis_url: str, handler: Any) -> None:
+    """Whatever its signature is, and also if it has none that can be read."""
+    with connect(redis_url) as client:
+        consumer = QueueConsumer(client, settings())
+        consumer.stop()
+        consumer.run(handler=handler, db_factory=NoTransactions())
+
+
+def generating(message: Any, tx: Any) -> Any:
+    raise AssertionError("never run")
+    yield
+
+
+async def generating_async(message: Any, tx: Any) -> Any:
+    raise AssertionError("never run")
+    yield
+
+
+class GeneratingCall:
+    def __call__(self, message: Any, tx: Any) -> Any:
+        yield from generating(message, tx)
+
+
+@pytest.mark.clause("C-01")
+@pytest.mark.parametrize("argument", ["handler", "on_malformed"])
+@pytest.mark.parametrize("method", ["run", "run_recovery"])
+@pytest.mark.parametrize(
+    "wrong", [generating, generating_async, partial(generating, tx=None), GeneratingCall()]
+)
+def test_a_generator_function_is_refused_before_anything_is_read(
+    queues: Any, monitor: Monitor, wrong: Any, method: str, argument: str
+) -> None:
+    consumer = queues.consumer()
+    monitor.commands()
+    given = {"handler": print, argument: wrong, "db_factory": NoTransactions()}
+    with pytest.raises(QueueConfigError, match="is a generator function: calling it would not run it"):
+        exactly(consumer, method, **given)
+    assert monitor.commands() == []
+
+
+def exactly(consumer: Any, method: str, **arguments: Any) -> None:
+    """Call it with these very functions, which the asyncio variant would otherwise make coroutine functions."""
+    call = (
+        Blocking.__getattr__(consumer, method)
+        if isinstance(consumer, Blocking)
+        else getattr(consumer, method)
+    )
+    call(**arguments)
+
+
+class AwaitableThing:
+    def __await__(self) -> Any:
+        raise AssertionError("never run")
+        yield
+
+
+DEFERRED: dict[str, Callable[..., Any]] = {
+    "a generator": lambda *given: generating(*given),
+    "an asynchronous generator": lambda *given: generating_async(*given),
+    "a lazy iterator": lambda *given: map(generating, given, given),
+    "a Future": lambda *given: Future(),
+    "a coroutine": lambda *given: coroutine_handler(*given),
+    "an awaitable": lambda *given: AwaitableThing(),
+}
+
+
+@pytest.mark.clause("C-01", "C-02")
+@pytest.mark.parametrize("kind", DEFERRED)
+def test_what_nobody_would_run_is_no_success(
+    queues: Any, stream: Stream, monitor: Monitor, kind: str
+) -> None:
+    handler = DEFERRED[kind]
+    if queues.name == "async" and kind in (
+        "a coroutine",
+        "an awaitable",
+    ):  # they are run; not what is in them
+        inner = handler
+
+        async def handler(*given: Any) -> Any:
+            return inner(*given)
+
+    (entry_id,) = stream.add("{}")
+    recording = Recording()
+    factory = recording if queues.name == "sync" else AsyncRecording(recording)
+    consumer = queues.consumer()
+    monitor.commands()
+    with pytest.raises(AsyncCallableError, match=f"returned {kind}"):
+        exactly(consumer, "run", handler=handler, db_factory=factory)
+    assert recording.events == ["begin", "rollback"]
+    assert monitor.names() == ["XREADGROUP"]
+    assert stream.pending() == {entry_id: "alice"}
+
+
+class Returning:
+    """A factory whose transactions are whatever the test says."""
+
+    def __init__(self, tx: Any) -> None:
+        self.begin = lambda: tx
+
+
+class NoRollback:
+    def commit(self) -> None: ...
+
+
+class CommitThatYields(NoRollback):
+    def commit(self) -> Any:
+        yield
+
+    def rollback(self) -> None: ...
+
+
+class CommitThatReturnsAGenerator(CommitThatYields):
+    def commit(self) -> Any:
+        return super().commit()
+
+
+@pytest.mark.clause("C-01")
+@pytest.mark.parametrize(
+    ("tx", "error", "told"),
+    [
+        (None, QueueConfigError, r"Returning.begin\(\) returned a NoneType, which has no method commit\(\)"),
+        (NoRollback(), QueueConfigError, r"returned a NoRollback, which has no method rollback\(\)"),
+        (CommitThatYields(), QueueConfigError, "CommitThatYields.commit is a generator function"),
+        (CommitThatReturnsAGenerator(), AsyncCallableError, "commit returned a generator"),
+    ],
+)
+def test_a_transaction_that_cannot_be_committed_is_refused(
+    queues: Any, stream: Stream, tx: Any, error: type[Exception], told: str
+) -> None:
+    (entry_id,) = stream.add("{}")
+    called: list[Any] = []
+    with pytest.raises(error, match=told):
+        exactly(
+            queues.consumer(),
+            "run",
+            handler=lambda message, tx: called.append(message),
+            db_factory=Returning(tx),
+        )
+    assert bool(called) is (error is AsyncCallableError)
+    assert stream.pending() == {entry_id: "alice"}
+
+
+def test_an_asyncio_transaction_is_refused_by_the_sync_consumer(redis_url: str, stream: Stream) -> None:
+    stream.add("{}")
+    with (
+        connect(redis_url) as client,
+        pytest.raises(QueueConfigError, match="commit is a coroutine function"),
+    ):
+        QueueConsumer(client, settings()).run(
+            handler=lambda message, tx: pytest.fail("it was called"),
+            db_factory=Returning(AsyncRecordedTx(Recording().begin())),
+        )
+
+
 def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
     redis_url: str, stream: Stream
 ) -> None:
@@ -283,3 +451,100 @@ def test_a_handler_that_gives_a_coroutine_to_the_sync_consumer_is_no_success(
             consumer.run(handler=unseen, db_factory=recording)
         assert recording.events == ["begin", "rollback"]
         assert stream.pending() == {entry_id: "alice"}
+
+
+def rescued_meanwhile(stream: Stream, rescuer: str = "bob") -> Callable[[], object]:
+    """What happens to a consumer that is slower than `claim_idle_ms`: another one takes its message over."""
+    return lambda: stream.raw.xclaim(STREAM, stream.group, rescuer, 0, list(stream.pending()), justid=True)
+
+
+@pytest.mark.clause("C-15")
+@pytest.mark.parametrize("how", ["run", "run_recovery"])
+def test_fenced_a_slow_consumer_does_not_acknowledge_what_its_rescuer_holds(
+    queues: Any, stream: Stream, monitor: Monitor, how: str
+) -> None:
+    (entry_id,) = stream.add("{}")
+    if how == "run_recovery":
+        stream.set_idle(queues.queue("gone").read(1000), 70_000)
+    consumer = queues.consumer("alice")
+    recording = Recording(handler=rescued_meanwhile(stream))
+    with pytest.raises(LeaseLostError, match=f"{entry_id}.* is held by consumer 'bob' now"):
+        getattr(consumer, how)(handler=recording.handle, db_factory=recording, fenced=True)
+    assert recording.events == [
+        "begin",
+        f"handler {entry_id}",
+        "commit",
+    ]  # after the commit, and not rolled back
+    assert stream.pending() == {entry_id: "bob"}
+
+
+@pytest.mark.clause("C-15")
+def test_without_the_fence_it_does(queues: Any, stream: Stream) -> None:
+    stream.add("{}")
+    consumer = queues.consumer("alice")
+    recording = Recording(handler=rescued_meanwhile(stream), commit=consumer.stop)
+    consumer.run(handler=recording.handle, db_factory=recording)
+    assert stream.pending() == {}
+
+
+@pytest.mark.clause("C-01", "C-15")
+def test_fenced_it_acknowledges_what_it_holds_and_looks_at_no_other_entry(
+    queues: Any, stream: Stream, monitor: Monitor
+) -> None:
+    stream.add("{}", "{}", "{}")
+    stream.set_idle(queues.queue("gone").read(1000, 1), 600_000)
+    consumer = queues.consumer(claim_idle_ms=1)
+    recording = Recording(commit=lambda: recording.events.count("commit") == 2 and consumer.stop())
+    monitor.ignore(stream.raw)
+    monitor.commands()
+    consumer.run(handler=recording.handle, db_factory=recording, fenced=True)
+    sent = monitor.commands()
+    own = [event.split()[1] for event in recording.events if "handler" in event]
+    assert [words[0] for words in sent] == ["XREADGROUP", "EVAL", "lua:XPENDING", "lua:XACK"] * 2
+    assert [words[3:] for words in sent if words[0] == "lua:XPENDING"] == [(i, i, "1") for i in own]
+    assert list(stream.pending().values()) == ["gone"]
+
+
+class ByContextManager:
+    """A transaction on top of a context manager, which commits or rolls back by the exception that it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def begin(self) -> ByContextManager:
+        return self
+
+    def commit(self) -> None:
+        self.given.append("commit")
+
+    def rollback(self) -> None:
+        self.given.append(sys.exc_info())
+
+
+class AsyncByContextManager(ByContextManager):
+    async def begin(self) -> AsyncByContextManager:  # type: ignore[override]
+        return self
+
+    async def rollback(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        self.given.append(sys.exc_info())
+
+
+@pytest.mark.clause("C-02")
+def test_rollback_sees_the_exception_that_it_is_for(queues: Any, stream: Stream) -> None:
+    stream.add("{}")
+    factory = ByContextManager() if queues.name == "sync" else AsyncByContextManager()
+    failure = ValueError("of the handler")
+
+    def handle(message: Any, tx: Any) -> None:
+        raise failure
+
+    with pytest.raises(ValueError, match="of the handler") as caught:
+        queues.consumer().run(handler=handle, db_factory=factory)
+    assert caught.value is failure
+    ((kind, error, trace),) = factory.given
+    assert (kind, error) == (ValueError, failure)
+    assert "handle" in [frame.name for frame in traceback.extract_tb(trace)]
+    frames = [frame.name for frame in traceback.extract_tb(failure.__traceback__)]
+    assert not any(name.startswith("_rollback") for name in frames)
+    assert failure.__context__ is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,10 +11,20 @@ import pytest
 import redis
 
 from conquiet.embedded import RedisServer
-from conquiet.queue import GroupLostError, QueueConnectionError, QueueError
+from conquiet.queue import (
+    AsyncQueueConsumer,
+    AsyncRedisStreamsQueue,
+    GroupLostError,
+    QueueConnectionError,
+    QueueError,
+    QueueRefusedError,
+    connect_async,
+)
+from tests.integration.queue.gate import Gate
 from tests.integration.queue.monitor import Monitor
+from tests.integration.queue.redis70 import Redis70
 from tests.integration.queue.stream import Stream
-from tests.integration.queue.variants import GROUP, STREAM
+from tests.integration.queue.variants import GROUP, STREAM, settings
 
 MAKERS = ("queue", "consumer")
 
@@ -72,7 +83,7 @@ def demand_a_password(url: str) -> None:
     [
         pytest.param(make_a_list, "WRONGTYPE", id="WRONGTYPE"),
         pytest.param(make_a_replica, "READONLY|can't write against a read only replica", id="READONLY"),
-        pytest.param(demand_a_password, "already authenticated", id="NOAUTH"),
+        pytest.param(demand_a_password, "NOAUTH|invalid username-password pair", id="NOAUTH"),
     ],
 )
 def test_every_other_error_of_the_group_creation_is_raised(
@@ -92,7 +103,7 @@ def test_a_server_that_is_not_there_is_an_error_at_once(
 ) -> None:
     url = private.url
     private.stop()
-    with pytest.raises(QueueConnectionError, match="refused|Connect call failed") as caught:
+    with pytest.raises(QueueConnectionError, match="refused|Connect call failed|Error 111") as caught:
         getattr(queues, maker)(client=queues.client(url))
     assert isinstance(caught.value.__cause__, redis.ConnectionError)
 
@@ -146,3 +157,67 @@ def test_the_consumer_raises_for_a_lost_group_too(queues: Any, raw: redis.Redis)
         with pytest.raises(GroupLostError):
             call()
     assert raw.xinfo_groups(STREAM) == []
+
+
+@pytest.mark.parametrize("how", ["delete", "rename", "flush"])
+def test_a_stream_that_goes_during_a_blocked_read_of_redis_70_is_a_lost_group_too(
+    queues: Any,
+    redis_url: str,
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    stream: Stream,
+    beside: ThreadPoolExecutor,
+    how: str,
+) -> None:
+    with Redis70(redis_server.port) as redis70:
+        url = redis_url.replace(f":{redis_server.port}/", f":{redis70.port}/")
+        consumer = queues.consumer(client=queues.client(url))
+        reading = beside.submit(consumer.next, 20_000)
+        stream.wait_for_reader()
+        {
+            "delete": lambda: raw.delete(STREAM),
+            "rename": lambda: raw.rename(STREAM, "x"),
+            "flush": raw.flushdb,
+        }[how]()
+        with pytest.raises(GroupLostError, match="UNBLOCKED the stream key no longer exists"):
+            reading.result(timeout=10)
+    assert redis70.rewritten == 1
+
+
+def test_a_read_that_an_operator_unblocks_is_no_lost_group(
+    queues: Any, raw: redis.Redis, stream: Stream, beside: ThreadPoolExecutor
+) -> None:
+    consumer = queues.consumer(client=queues.client(client_name="blocked"))
+    reading = beside.submit(consumer.next, 20_000)
+    stream.wait_for_reader()
+    (blocked,) = [int(client["id"]) for client in raw.client_list() if client["name"] == "blocked"]
+    raw.client_unblock(blocked, error=True)
+    with pytest.raises(QueueRefusedError, match="UNBLOCKED client unblocked") as caught:
+        reading.result(timeout=10)
+    assert caught.value.code == "UNBLOCKED"
+
+
+@pytest.mark.parametrize("kind", [AsyncQueueConsumer, AsyncRedisStreamsQueue])
+def test_an_asyncio_object_made_without_create_says_so(redis_url: str, kind: Any) -> None:
+    async def use() -> None:
+        async with connect_async(redis_url) as client:
+            made = kind(client, settings())
+            if kind is AsyncQueueConsumer:
+                await made.next(10)
+            else:
+                await made.read(10)
+
+    with pytest.raises(
+        GroupLostError, match=rf"use await {kind.__name__}\.create\(redis, config\)"
+    ) as caught:
+        asyncio.run(use())
+    assert "pending entries are lost" not in str(caught.value)
+
+
+def test_a_message_delivered_while_the_backlog_is_counted_is_counted(queues: Any, gate: Gate) -> None:
+    """It was neither pending when the pending ones were counted nor undelivered when those were."""
+    reader = queues.queue("reader")
+    reader.enqueue({"n": 1})
+    gate.before("XINFO", lambda: reader.read(1000))
+    stats = queues.queue("watcher", client=queues.client(gate.url)).backlog_stats()
+    assert (stats.lag, stats.pending) == (0, 1)

@@ -37,9 +37,9 @@ def test_the_message_begun_is_finished_and_no_other(
         (begun,) = stream.add('{"wait": true}')
     else:
         begun = stale_entry(stream, '{"wait": true}')
-    (other,) = stream.add("{}")
     with Program("consume", queues.name, redis_url, how, LONG) as program:
         assert program.next_line() == f"handling {begun}"
+        (other,) = stream.add("{}")
         program.send(signal.SIGTERM)
         program.go_on()
         assert program.end() == (0, ["commit", "handler restored"], "")
@@ -67,7 +67,7 @@ def test_an_idle_consumer_ends_with_its_read_or_its_pause(
     stream.add('{"n": 1}')
     with Program("consume", variant, redis_url, how, SHORT) as program:
         if how == "run_recovery":
-            monitor.wait_for("XPENDING")
+            monitor.wait_for("EVAL")  # are there new messages? Yes: it pauses
         else:
             assert program.next_line().startswith("handling")
             stream.wait_for_reader()
@@ -82,9 +82,12 @@ def test_the_former_handler_is_restored_after_a_failure_too(
 ) -> None:
     (entry_id,) = stream.add('{"fail": true}')
     with Program("consume", variant, redis_url, "run", LONG) as program:
-        assert program.end() == (
-            0, [f"handling {entry_id}", "rollback", "raised RuntimeError", "handler restored"], "",
-        )  # fmt: skip
+        code, lines, said = program.end()
+    assert (code, lines) == (
+        0, [f"handling {entry_id}", "rollback", "raised RuntimeError", "handler restored"],
+    )  # fmt: skip
+    assert said.startswith(f"message {entry_id} of stream ")
+    assert said.endswith("in handle\n    raise RuntimeError\nRuntimeError\n")
     assert list(stream.pending()) == [entry_id]
 
 

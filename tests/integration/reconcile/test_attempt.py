@@ -21,6 +21,7 @@ from conquiet.reconcile import (
     Observation,
     PlatformAdapter,
     PlatformFetcher,
+    ReconciliationResult,
     Status,
     alerts_of,
     open_database,
@@ -150,6 +151,29 @@ def test_incomplete_data_is_asked_for_once_more(sessions: Sessions) -> None:
     assert attempts == [(1, "clicks", 0.667), (2, "clicks", 0.667), (1, "clicks", 0.667), (2, "", 1.0)]
     assert [(entry.report_id, entry.attempt) for entry in rows(sessions, TrustEntry)] == [(second, 2)]
     assert rows(sessions, Alert) == []
+
+
+@pytest.mark.clause("W-23")
+def test_incomplete_after_missing_is_asked_for_once_more(sessions: Sessions) -> None:
+    """A report that ends without a verdict on its claims must have had its retries, or raise an alert."""
+    clock = ManualClock()
+    posts: dict[str, Metrics] = {}
+    fetcher, _ = platform(posts, clock)
+    report_id = store(sessions, clock)
+
+    def attempt(number: int) -> ReconciliationResult:
+        return run_reconciliation(
+            report_id, session_factory=sessions, fetcher=fetcher, clock=clock, attempt=number
+        )
+
+    assert attempt(1).status is Status.MISSING_PLATFORM_DATA
+    clock.advance(1800)
+    posts["p1"] = Metrics(1000, None, 2)
+    second = attempt(2)
+    assert (second.status, second.scheduled_retry_at) == (Status.INCOMPLETE_PLATFORM_DATA, moment(clock, 900))
+    clock.advance(900)
+    third = attempt(3)
+    assert (third.status, third.is_final) == (Status.INCOMPLETE_PLATFORM_DATA, True)
 
 
 def test_a_platform_that_fails_is_missing_data_with_a_reason(sessions: Sessions) -> None:

@@ -114,6 +114,7 @@ def test_an_unknown_post_is_no_error(server: Platform) -> None:
         (429, {}, PlatformRateLimitError, "limits the rate of calls"),
         (500, {}, PlatformError, "answered with 500"),
         (503, {}, PlatformError, "answered with 503"),
+        (503, {"Retry-After": "60"}, PlatformRateLimitError, "limits the rate of calls"),
         (302, {"Location": "http://169.254.169.254/"}, PlatformError, "answered with 302"),
         (204, {}, PlatformError, "answered with 204"),
     ],

@@ -46,11 +46,11 @@ class Client:
     """Synchronous calls of the app, each in its own event loop."""
 
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self.app = app
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self._app)
+            transport = httpx.ASGITransport(app=self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://intake") as client:
                 return await client.request(method, path, **options)
 
@@ -137,6 +137,48 @@ def test_an_affiliate_over_its_rate_is_told_with_429(intake: Intake, sessions: S
     intake.clock.advance(1.0)
     assert [intake.client.post().status_code for _ in range(2)] == [202, 429]
     assert len(rows(sessions, AffiliateReport)) == 22
+
+
+@pytest.mark.clause("W-25")
+def test_white_space_makes_no_second_affiliate(intake: Intake, sessions: Sessions) -> None:
+    names = ("fast", "fast ", " fast", "fast\t")
+    answers = [intake.client.post(affiliate_id=names[number % 4]).status_code for number in range(24)]
+    assert answers == [202] * 20 + [429] * 4
+    assert {one.affiliate_id for one in rows(sessions, AffiliateReport)} == {"fast"}
+
+
+@pytest.mark.parametrize("path", ["9" * 5_000, "0" * 5_000, "9" * 20, str(2**63), "²", "-1", "1e3", "%00"])
+def test_an_id_that_cannot_be_one_is_not_found(intake: Intake, path: str) -> None:
+    answer = intake.client.get(f"/reports/{path}")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "http_404"
+    assert len(answer.text) < 200
+
+
+def test_a_client_that_leaves_mid_body_is_no_error(
+    intake: Intake, sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    parts = iter(
+        [
+            {"type": "http.request", "body": b'{"affiliate_id": ', "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+    )
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"x-correlation-id", b"request-9")]
+    scope = {"type": "http", "method": "POST", "path": "/reports", "headers": headers, "query_string": b""}
+    asyncio.run(intake.client.app(scope, receive, send))
+    (record,) = [one for one in caplog.records if one.name.startswith("conquiet")]
+    assert (record.levelname, record.event, record.correlation_id) == ("INFO", "client_left", "request-9")  # type: ignore[attr-defined]
+    assert rows(sessions, AffiliateReport) == []
 
 
 @pytest.mark.clause("W-25")
@@ -313,6 +355,7 @@ def test_health_and_metrics(intake: Intake) -> None:
     assert health.json() == {
         "status": "ok",
         "queue": {"depth": 1, "ready": 1, "scheduled": 0, "shutdown": False},
+        "database": {"attempts": 0, "overdue_seconds": 0.0},
     }
     metrics = intake.client.get("/metrics")
     assert metrics.status_code == 200

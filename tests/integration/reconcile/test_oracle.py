@@ -66,6 +66,7 @@ def test_every_report_ends_as_the_oracle_says(sessions: Sessions, full: int) -> 
     for group in groups(list(zip(reports, samples, strict=True))):
         with sessions() as session:
             for report_id, sample in group:
+                statuses: list[str] = []
                 at, attempt, next_at = sample.first_attempt_at, 0, sample.first_attempt_at
                 while next_at is not None:
                     attempt, at = attempt + 1, next_at
@@ -80,7 +81,8 @@ def test_every_report_ends_as_the_oracle_says(sessions: Sessions, full: int) -> 
                     assert (result.applied, again.applied) == (True, False)
                     opinion, on_edge = agreed(sample, script.answer, at, result)
                     edges += on_edge
-                    next_at = oracle.retry(opinion.status, attempt, sample.submitted_at, at)
+                    next_at = oracle.retry(opinion.status, statuses, sample.submitted_at, at)
+                    statuses.append(opinion.status)
                     assert result.scheduled_retry_at == next_at
                     if opinion.delta is not None:
                         trust[sample.affiliate] += opinion.delta

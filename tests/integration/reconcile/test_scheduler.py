@@ -47,7 +47,7 @@ def missing(sessions: Sessions, clock: ManualClock, **columns: Any) -> int:
 def test_a_retry_is_enqueued_once_with_the_remaining_delay(sessions: Sessions) -> None:
     clock = ManualClock()
     queue = PriorityDelayQueue(clock=clock)
-    scheduler = RetryScheduler(sessions, queue, clock=clock)
+    scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None)
     report_id = missing(sessions, clock, priority="high", correlation_id="request-7")
     due_at = report(sessions, report_id).scheduled_retry_at
     clock.advance(600)
@@ -73,7 +73,9 @@ def test_what_is_overdue_is_enqueued_at_once_in_the_order_it_was_due(sessions: S
         reports.append(missing(sessions, clock))
         clock.advance(60)
     clock.advance(86_400)
-    assert RetryScheduler(sessions, queue, clock=clock, batch_size=3).run_once() == 7  # in three batches
+    assert (
+        RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None, batch_size=3).run_once() == 7
+    )  # in three batches
     assert [job.affiliate_report_id for job in drained(queue)] == reports
 
 
@@ -86,7 +88,7 @@ def test_two_schedulers_at_once_share_the_work(sessions: Sessions) -> None:
     start = threading.Barrier(4)
 
     def run(queue: PriorityDelayQueue) -> int:
-        scheduler = RetryScheduler(sessions, queue, clock=clock, batch_size=7)
+        scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None, batch_size=7)
         start.wait(30)
         return scheduler.run_once()
 
@@ -102,7 +104,7 @@ def test_two_schedulers_at_once_share_the_work(sessions: Sessions) -> None:
 def test_a_full_queue_leaves_the_rest_for_the_next_turn(sessions: Sessions) -> None:
     clock = ManualClock()
     queue = PriorityDelayQueue(QueueSettings(max_in_memory=3), clock=clock)
-    scheduler = RetryScheduler(sessions, queue, clock=clock)
+    scheduler = RetryScheduler(sessions, queue, clock=clock, queue_share=1, platform_share=1)
     reports = [missing(sessions, clock) for _ in range(8)]
     clock.advance(3600)
     taken: list[int] = []
@@ -119,8 +121,13 @@ def test_a_queue_that_refuses_keeps_nothing_taken(sessions: Sessions) -> None:
     queue.shutdown()
     missing(sessions, clock)
     with pytest.raises(QueueShutdownError):
-        RetryScheduler(sessions, queue, clock=clock).run_once()
-    assert RetryScheduler(sessions, PriorityDelayQueue(clock=clock), clock=clock).run_once() == 1
+        RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None).run_once()
+    assert (
+        RetryScheduler(
+            sessions, PriorityDelayQueue(clock=clock), clock=clock, look_ahead_seconds=None
+        ).run_once()
+        == 1
+    )
 
 
 def test_looking_ahead_leaves_later_ones_in_the_database(sessions: Sessions) -> None:
@@ -147,7 +154,7 @@ def test_run_goes_on_after_a_failure_and_ends_at_stop(
             raise OSError("the database at postgresql://app:hunter2@db/x is away")
         return sessions()
 
-    scheduler = RetryScheduler(flaky, queue, clock=clock)
+    scheduler = RetryScheduler(flaky, queue, clock=clock, look_ahead_seconds=None)
     running = threading.Thread(target=scheduler.run, args=(5.0,))
     broken.set()
     running.start()
@@ -172,7 +179,7 @@ def test_whatever_a_crash_left_unfinished_is_enqueued_again(sessions: Sessions) 
     stored_only = store(sessions, clock, priority="high")
     lost_retry, waiting_retry = missing(sessions, clock), None
     RetryScheduler(
-        sessions, PriorityDelayQueue(clock=clock), clock=clock
+        sessions, PriorityDelayQueue(clock=clock), clock=clock, look_ahead_seconds=None
     ).run_once()  # into memory that is then lost
     waiting_retry = missing(sessions, clock)
     finished = store(sessions, clock)
@@ -182,7 +189,7 @@ def test_whatever_a_crash_left_unfinished_is_enqueued_again(sessions: Sessions) 
     assert resume(sessions, moment(clock)) == 2
     assert resume(sessions, moment(clock)) == 0  # they are already waiting
     queue = PriorityDelayQueue(clock=clock)
-    assert RetryScheduler(sessions, queue, clock=clock).run_once() == 3
+    assert RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None).run_once() == 3
     assert [(job.affiliate_report_id, job.attempt, job.priority) for job in drained(queue)] == [
         (stored_only, 1, "high")
     ]
@@ -216,7 +223,7 @@ def test_more_than_a_queue_holds_is_resumed_bit_by_bit(sessions: Sessions) -> No
     reconcile = Reconciler(fetcher, sessions, clock=clock)
     reports = [store(sessions, clock) for _ in range(25)]
     queue = PriorityDelayQueue(QueueSettings(max_in_memory=10), clock=clock)
-    scheduler = RetryScheduler(sessions, queue, clock=clock)
+    scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None)
     assert resume(sessions, moment(clock)) == 25
     done: list[int] = []
     while scheduler.run_once():
@@ -237,7 +244,7 @@ def test_a_killed_process_loses_no_report(sessions: Sessions, dsn: str) -> None:
     assert 1 <= done < 30
     assert resume(sessions, moment(clock)) == 30 - done
     queue = PriorityDelayQueue(clock=clock)
-    RetryScheduler(sessions, queue, clock=clock).run_once()
+    RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None).run_once()
     fetcher, _ = platform({"p1": Metrics(1000, 30, 2)}, clock)
     for job in drained(queue):
         assert Reconciler(fetcher, sessions, clock=clock)(job).applied
@@ -249,7 +256,7 @@ def test_a_look_now_and_then_finds_only_what_is_long_overdue(sessions: Sessions)
     clock = ManualClock()
     old, retried = store(sessions, clock), missing(sessions, clock)
     queue = PriorityDelayQueue(clock=clock)
-    scheduler = RetryScheduler(sessions, queue, clock=clock)
+    scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None)
     scheduler.run_once()  # the retry is in memory
     clock.advance(3600)
     young = store(sessions, clock)

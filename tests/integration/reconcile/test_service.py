@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -18,10 +19,18 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from conquiet.errors import ReconcileConfigError
 from conquiet.local import LAST_EXCEPTIONS
-from conquiet.reconcile import PlatformFetcher, ReconciliationService, SimulatedAdapter, trust_scores
-from conquiet.reconcile.models import AffiliateReport, TrustEntry
+from conquiet.reconcile import (
+    Observation,
+    PlatformAdapter,
+    PlatformFetcher,
+    ReconciliationService,
+    SimulatedAdapter,
+    trust_scores,
+)
+from conquiet.reconcile.models import AffiliateReport, ScheduledAttempt, TrustEntry
 from tests.integration.reconcile import serving
 from tests.integration.reconcile.reports import counts, rows
+from tests.unit.local.taking import wait_for
 
 Sessions = sessionmaker[Session]
 TRUTH = SimulatedAdapter(serving.SEED)
@@ -131,16 +140,82 @@ def test_an_asgi_server_starts_and_stops_it(dsn: str) -> None:
         service.start()
 
 
+class Held(PlatformAdapter):
+    """A platform whose answers come when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.go_on = threading.Event()
+
+    def fetch(self, post_id: str) -> Observation:
+        self.begun.append(post_id)
+        assert self.go_on.wait(120)
+        return Observation(TRUTH.truth(post_id))
+
+
+def let_end(service: ReconciliationService, held: Held) -> None:
+    """Let the abandoned attempt end, and close what it opened."""
+    held.go_on.set()
+    assert service._pool.join(60)
+    service.sessions.kw["bind"].dispose()
+
+
+def test_a_stop_takes_its_time_once_and_begins_nothing(dsn: str, sessions: Sessions) -> None:
+    held = Held()
+    service = ReconciliationService(dsn, PlatformFetcher({"sim": held}), workers=1, stop_seconds=1.0)
+    service.start()
+    for number in range(6):
+        service.queue.enqueue(serving.stored(service, payload(number)))
+    wait_for(lambda: len(held.begun) == 1, 60)
+    in_vain: list[float] = []  # how long it is ready to wait for what does not end
+    joined = threading.Thread.join
+
+    def join(thread: threading.Thread, timeout: float | None = None) -> None:
+        joined(thread, timeout)
+        if thread.is_alive():
+            in_vain.append(timeout or 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "join", join)
+        service.stop()
+    assert 0.0 < sum(in_vain) <= 1.0
+    let_end(service, held)
+    with sessions() as session:
+        assert session.query(ScheduledAttempt).filter_by(enqueued_at=None).count() == 5
+    assert len(held.begun) == 1
+
+
+def test_what_a_process_leaves_another_makes(
+    dsn: str, sessions: Sessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, quick = Held(), PlatformFetcher({"sim": SimulatedAdapter(serving.SEED)})
+    with ReconciliationService(dsn, quick, scheduler_seconds=0.05):
+        leaving = ReconciliationService(dsn, PlatformFetcher({"sim": held}), workers=1)
+        with leaving:
+            for number in range(6):
+                delay = 300.0 if number == 5 else 0.0
+                leaving.queue.enqueue(serving.stored(leaving, payload(number)), delay_seconds=delay)
+            wait_for(lambda: len(held.begun) == 1, 60)
+            leaving.request_stop()
+            held.go_on.set()
+        wait_for(lambda: counts(sessions)["attempts"] == 6, 60)
+    assert len(held.begun) == 1
+    assert {one.attempts for one in rows(sessions, AffiliateReport)} == {1}
+    said = [getattr(one, "event", "") for one in caplog.records]
+    assert "service_stopped" in said
+    assert "worker_stopped" not in said  # "they are lost", which is not so in a service
+
+
 def test_what_does_not_end_in_time_is_left_to_the_next_start(dsn: str, sessions: Sessions) -> None:
-    slow = PlatformFetcher({"sim": SimulatedAdapter(serving.SEED, latency_seconds=0.2)})
-    service = ReconciliationService(dsn, slow, workers=1, stop_seconds=0.3)
+    held = Held()
+    service = ReconciliationService(dsn, PlatformFetcher({"sim": held}), workers=1, stop_seconds=0.1)
     with service:
         for number in range(10):
             service.queue.enqueue(serving.stored(service, payload(number)))
-    done = counts(sessions)["attempts"]
-    assert 0 < done < 10
+        wait_for(lambda: len(held.begun) == 1, 60)
+    assert counts(sessions)["attempts"] == 0
     quick = PlatformFetcher({"sim": SimulatedAdapter(serving.SEED)})
     with ReconciliationService(dsn, quick):
-        while counts(sessions)["attempts"] < 10:
-            pass
+        wait_for(lambda: counts(sessions)["attempts"] == 10, 60)
+    let_end(service, held)
     assert {one.attempts for one in rows(sessions, AffiliateReport)} == {1}

@@ -199,6 +199,8 @@ def test_a_job_store_has_an_attempt_once(sessions: Sessions, tmp_path: Path) -> 
 
 
 def test_a_stream_cannot_delay() -> None:
+    with pytest.raises(ReconcileConfigError, match="delay_seconds must be a number of seconds, not None"):
+        StreamQueue(None).enqueue(ReconciliationJob(1), delay_seconds=None)
     with pytest.raises(ReconcileConfigError, match="look_ahead_seconds=0"):
         StreamQueue(None).enqueue(ReconciliationJob(1), delay_seconds=1.0)
 

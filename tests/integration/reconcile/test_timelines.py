@@ -78,7 +78,7 @@ def test_the_delayed_retry(sessions: Sessions) -> None:
     fetcher, adapter = platform(posts, clock)
     queue = PriorityDelayQueue(clock=clock)
     diary = Diary(Reconciler(fetcher, sessions, clock=clock), clock)
-    scheduler = RetryScheduler(sessions, queue, clock=clock)
+    scheduler = RetryScheduler(sessions, queue, clock=clock, look_ahead_seconds=None)
     report_id = store(sessions, clock, correlation_id="request-7")
     half_past: datetime = moment(clock, 1800)
     with Worker(queue, diary, session_factory=sessions, poll_timeout=86_400):

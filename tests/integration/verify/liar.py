@@ -5,21 +5,24 @@ from __future__ import annotations
 import select
 import socket
 
+from conquiet.embedded import RedisServer
 from conquiet.verify.proxy import RedisFraming, Relay
+from tests.addresses import at_port
 
 
 class Liar(Relay):
     """Answers every nth command of a name as Redis would, and does not forward it."""
 
-    def __init__(self, port: int, command: str, nth: int = 1) -> None:
-        super().__init__(port)
+    def __init__(self, server: RedisServer, command: str, nth: int = 1) -> None:
+        super().__init__(server.port)
+        self._server = server
         self._command = command
         self._nth = nth
         self._seen = 0
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return at_port(self._server.url, self.port)
 
     def pass_on(self, client: socket.socket, server: socket.socket) -> None:
         framing = RedisFraming()

@@ -23,6 +23,7 @@ from conquiet.verify.stream_faults import stream_faults
 from tests.abuse.certificates import Authority
 from tests.abuse.test_tls import own_tls_of_postgres
 from tests.abuse.tls_front import TlsFront
+from tests.addresses import at_port
 from tests.integration.verify.liar import Liar
 from tests.mutants.catalogue import MUTANTS
 
@@ -43,14 +44,14 @@ def finding(verdict: Verdict, about: str) -> Finding:
 
 
 def test_a_server_that_forgets_what_was_acknowledged_is_found_out(redis_server: RedisServer) -> None:
-    with Liar(redis_server.port, "XACK") as liar:
+    with Liar(redis_server, "XACK") as liar:
         verdict = verify(liar.url, work=10, **NO_FAULTS)
     assert not verdict.ok
     assert finding(verdict, "comes back unchanged").detail == "acknowledged messages are still pending"
 
 
 def test_a_server_that_loses_what_was_enqueued_is_found_out_by_its_history(redis_server: RedisServer) -> None:
-    with Liar(redis_server.port, "XADD", nth=7) as liar:
+    with Liar(redis_server, "XADD", nth=7) as liar:
         verdict = verify(liar.url, work=10, **NO_FAULTS | {"cuts": 5, "cancels": 40})
     assert "the history is broken: lost: " in finding(verdict, "connections cut").detail
     assert "the history is broken: lost: " in finding(verdict, "cancelled at every await").detail
@@ -166,7 +167,8 @@ def test_a_proxy_cannot_look_into_tls_and_the_check_says_so(
 ) -> None:
     signed = Authority(tmp_path, "ours").sign("IP:127.0.0.1")
     with TlsFront(redis_server.port, signed) as front:
-        url = f"rediss://127.0.0.1:{front.port}/0?ssl_cert_reqs=none&ssl_check_hostname=false"
+        url = at_port(redis_server.url, front.port).replace("redis:", "rediss:")
+        url += "?ssl_cert_reqs=none&ssl_check_hostname=false"
         verdict = verify(url, work=10, **NO_FAULTS | {"cuts": 5})
     cut = finding(verdict, "connections cut")
     assert (cut.kind, verdict.ok) == ("skipped", True), verdict

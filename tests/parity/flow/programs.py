@@ -26,7 +26,7 @@ class Boom(BaseException):
 
 
 ERRORS: dict[str, type[BaseException]] = {
-    e.__name__: e for e in (ValueError, TimeoutError, StopIteration, KeyboardInterrupt, Boom)
+    e.__name__: e for e in (ValueError, TimeoutError, StopIteration, GeneratorExit, KeyboardInterrupt, Boom)
 }
 
 _step = st.one_of(
@@ -224,5 +224,5 @@ def described(error: BaseException | None) -> Any:
     """The part of an exception on which two drivers must agree: its type, and the failures in its notes."""
     if error is None:
         return None
-    notes = [note.split("(")[0] for note in getattr(error, "__notes__", [])]
+    notes = [": ".join(note.split(": ")[:2]) for note in getattr(error, "__notes__", [])]
     return (type(error).__name__, *notes)

@@ -49,7 +49,9 @@ def on_asyncio(ops: Block, runner: asyncio.Runner) -> Seen:
         try:
             end = await run_async(program.flow(ops, "main", cancel), cancel=cancel)
         except BaseException as error:
-            end = described(error)
+            # A coroutine cannot raise StopIteration: that is a rule of Python, not of this driver.
+            stopped = "coroutine raised StopIteration" in str(error)
+            end = described(error.__cause__ if stopped else error)
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0, "a request through Cancellation must leave no trace on the task"

@@ -181,6 +181,29 @@ SCENARIOS = [
         released="a unsettled x1; b unsettled x0",
         raised="interrupt",
     ),
+    Scenario(
+        "SystemExit out of any step is a failure of its transaction, and is retried",
+        ("E-29", "E-05"),
+        policy(batch=4, process=retry(2), success=retry(1), exception=retry(1)),
+        Script(
+            (ok("a b c d"),),
+            {
+                "a process": (bad("SystemExit", 2),),
+                "b process": (bad("SystemExit"), bad("SystemExit")),
+                "c success": (bad("SystemExit"),),
+                "d process": (bad("BUSINESS"),),
+                "d exception": (bad("SystemExit"),),
+            },
+        ),
+        lives={
+            "a": "process 0-2 !SystemExit; process 2-2; success(a!) 2-2",
+            "b": "process 2-2 !SystemExit; process 2-2 !SystemExit; exception(SYSTEM SystemExit) 2-2",
+            "c": "process 2-2; success(c!) 2-2 !SystemExit; exception(SYSTEM SystemExit) 2-2",
+            "d": "process 2-2 !BUSINESS; exception(BUSINESS) 2-2 !SystemExit",
+        },
+        outcomes="a succeeded =a! x2; b failed SYSTEM handled x2; c failed SYSTEM handled x1; d failed SYSTEM x1",
+        ends="drained 4/1/3/0",
+    ),
     # -- the caller ------------------------------------------------------------------------------------------------
     Scenario(
         "the caller is interrupted while transactions run: they are cut off and reported",

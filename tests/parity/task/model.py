@@ -23,6 +23,7 @@ KINDS = {
     "TimeoutError": ("TIMEOUT", " TimeoutError"),
     "CallTimeoutError": ("TIMEOUT", " CallTimeoutError"),
     "CancelledError": ("SYSTEM", " CancelledError"),
+    "SystemExit": ("SYSTEM", " SystemExit"),
 }
 
 

@@ -25,6 +25,7 @@ _FAILURES = (
     "TimeoutError",
     "CancelledError",
     "CallTimeoutError",
+    "SystemExit",
 )
 _FETCH_FAILURES = ("ValueError", "TimeoutError", "BUSINESS", "TIMEOUT", "CallTimeoutError")
 

@@ -39,6 +39,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "CancelledError": asyncio.CancelledError,
     "FetchException": lambda: FetchException("the connector's own"),
     "KeyboardInterrupt": KeyboardInterrupt,
+    "SystemExit": lambda: SystemExit(3),
     "Boom": Boom,
 }
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from conquiet.spark import spark_session
 from tests.acceptance.fleet import ROOT
-from tests.spark.conftest import QUICK_TO_START
+from tests.class_archive import QUICK
 
 ROWS = 4_000
 PARTITIONS = 4
@@ -43,11 +43,12 @@ class Work:
 def main() -> None:
     work = Work(**json.loads(sys.argv[1]))
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    os.environ["PYTHONPATH"] = str(ROOT)  # for the executors, and their Python processes
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
+    )  # for the executors, and their Python processes
     conf = {
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": QUICK_TO_START,
-        "spark.executor.extraJavaOptions": QUICK_TO_START,
+        "spark.executor.extraJavaOptions": QUICK,
         "spark.executor.memory": "512m",
         "spark.sql.execution.arrow.maxRecordsPerBatch": BATCH_ROWS,
     }

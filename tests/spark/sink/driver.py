@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 
 from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
-from tests.spark.conftest import QUICK_TO_START
 from tests.spark.sink.doomed import DOOM, DoomedSource
 
 
@@ -36,10 +35,11 @@ def main() -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     if work.die_at is not None:
         os.environ[DOOM] = f"{work.die_at} {work.die_at_nth} {os.getpid()}"
-    os.environ["PYTHONPATH"] = str(ROOT)  # for Spark's own Python processes
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
+    )  # for Spark's own Python processes
     conf = {
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": QUICK_TO_START,
         "spark.sql.execution.arrow.maxRecordsPerBatch": 400,
     }
     spark = spark_session("driver", "local[2]", conf)

@@ -112,6 +112,21 @@ def test_a_batch_comes_in_once_whatever_was_done_with_its_jobs(dsn: str, store: 
     assert left_behind(dsn) == 0
 
 
+def test_one_batch_goes_to_several_queues(dsn: str, store: JobStore) -> None:
+    """As in `foreachBatch`, with one sinkId and batchId: each queue has its own journal, like each Redis stream."""
+    sinks = {queue: job_sink(dsn, queue=queue) for queue in ("urgent", "slow", "slow 2")}
+    for expected in (["1", "2"], []):  # the second time adds nothing, although the jobs are done and pruned
+        staged = {queue: stage(sink, 4, [f"{queue}-1", f"{queue}-2"]) for queue, sink in sinks.items()}
+        for queue, sink in sinks.items():
+            sink.publish(staged[queue], batch(4))
+        for queue in sinks:
+            found = store.claim(queue, 10)
+            store.ack_many(found)
+            assert sorted(job.id for job in found) == [f"{queue}-{name}" for name in expected]
+        store.prune(0)
+    assert left_behind(dsn) == 0
+
+
 def test_an_id_that_exists_is_left_as_it_is(dsn: str, store: JobStore) -> None:
     store.enqueue(QUEUE, {"first": True}, id="job-1")
     sink = job_sink(dsn)
@@ -204,7 +219,7 @@ def test_staging_and_journals_expire(dsn: str, store: JobStore) -> None:
     assert left_behind(dsn) == 0
     execute(dsn, f"UPDATE conquiet_spark_batches SET published_at = {old}")
     sink.publish([sink.stage(iter([job_rows(["c"])]), batch(4), "ef")], batch(4))
-    assert execute(dsn, "SELECT sink, batch FROM conquiet_spark_batches") == [("query", 4)]
+    assert execute(dsn, "SELECT sink, batch FROM conquiet_spark_batches") == [('["query", "reports"]', 4)]
     with pytest.raises(StagingLostError, match="only 0 of 1 staged rows exist"):
         sink.publish(staged, batch(0, "abandoned"))
 
@@ -272,7 +287,7 @@ def test_an_empty_database_gets_the_schema_and_another_version_is_refused(dsn: s
     job_sink(dsn)
     with open_store(dsn, migrate="never") as store:
         assert ids_of(store) == []
-    execute(dsn, "UPDATE conquiet_schema SET version = 99")
+    execute(dsn, "UPDATE conquiet_schema SET version = 99, oldest = 99")
     with pytest.raises(SchemaVersionError, match="newer"):
         job_sink(dsn)
 

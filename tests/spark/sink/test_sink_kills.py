@@ -17,6 +17,7 @@ from conquiet.embedded import PostgresServer, RedisServer
 from conquiet.jobs import JobStore, open_store
 from tests.acceptance.fleet import Fleet
 from tests.campaign import campaign_size
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.spark.deaths import AT_RANDOM, START_SECONDS, until_dead
 from tests.spark.sink.doomed import JOB_POINTS, STREAM_POINTS
@@ -36,7 +37,7 @@ def test_every_row_arrives_once_however_often_the_driver_is_killed(
     capsys: pytest.CaptureFixture[str],
     record_figure: Record,
 ) -> None:
-    chance = random.Random()
+    chance = new_chance()
     deaths: Counter[str] = Counter()
     done: list[str] = []  # ids of jobs that were done and pruned, so that a replay that adds them again shows
     began = time.monotonic()
@@ -83,7 +84,7 @@ def test_every_row_arrives_once_however_often_the_driver_is_killed(
     )
     with capsys.disabled():
         print(
-            f"\n{deaths.total()} kill -9 of drivers that write, {time.monotonic() - began:.0f} s\n"
+            f"\n{chance}\n{deaths.total()} kill -9 of drivers that write, {time.monotonic() - began:.0f} s\n"
             f"  killed at: {', '.join(f'{point} {count}' for point, count in deaths.most_common())}\n"
             f"  entries {len(entries):,} of {wanted.total():,}, jobs {len(done):,} of {wanted_jobs.total():,}"
         )

@@ -27,6 +27,8 @@ DSN = {"dsn": "sqlite:////tmp/jobs.db", "queue": "q"}
         (URL | {"sinkId": "", "batchId": "1"}, "sinkId must be 1 to 200 printable characters"),
         (URL | {"sinkId": "me"}, "needs both options, sinkId and batchId"),
         (URL | {"batchId": "1"}, "needs both options, sinkId and batchId"),
+        (URL | {"sinkId": "me", "batchId": "9" * 5_000}, "batchId must be .* less than 9007199254740992"),
+        (DSN | {"maxRetries": str(2**31)}, "maxRetries must be .* less than 2147483648, not 2147483648"),
         (DSN | {"maxRetries": "-1"}, "maxRetries must be a whole number of at least 0"),
         (
             DSN | {"dsn": "memory://"},
@@ -50,8 +52,8 @@ def test_spark_counts_the_batches_of_a_streaming_query() -> None:
 def test_accepted_whatever_the_case_of_the_names() -> None:
     stream = parsed({"URL": "redis://localhost", "Stream": "S", "checkpointLocation": "x"}, streaming=True)
     assert stream == StreamOptions(None, None, 86_400, 604_800, "redis://localhost", "S")
-    jobs = parsed(DSN | {"sinkid": "me", "BATCHID": "7", "maxretries": "0"}, streaming=False)
-    assert jobs == JobOptions("me", 7, 86_400, 604_800, "sqlite:////tmp/jobs.db", "q", 0)
+    jobs = parsed(DSN | {"sinkid": "me", "BATCHID": "1794994677147", "maxretries": "0"}, streaming=False)
+    assert jobs == JobOptions("me", 1794994677147, 86_400, 604_800, "sqlite:////tmp/jobs.db", "q", 0)
 
 
 @pytest.mark.parametrize("writer", [ConquietBatchWriter, ConquietStreamWriter])
@@ -82,6 +84,11 @@ def test_columns_that_are_not_those_of_a_job(fields: list[object], message: str)
 def test_a_url_that_is_none() -> None:
     with pytest.raises(QueueConfigError, match="not a usable Redis URL"):
         ConquietBatchWriter({"url": "localhost:6379", "stream": "s"}, DATA, False)
+
+
+def test_rows_without_columns_are_not_taken_for_no_rows() -> None:
+    with pytest.raises(QueueConfigError, match="without columns has nothing to write"):
+        ConquietBatchWriter(URL, StructType(), False)
 
 
 def test_a_column_data_that_is_no_text() -> None:

@@ -72,9 +72,9 @@ class DoomedReader(ConquietStreamReader):
             yield batch
             reached("reading")
 
-    def _ledger(self) -> Ledger:
+    def make_ledger(self, query: str) -> Ledger:
         options = self.options
-        return DoomedLedger(connect(options.url), options.stream, options.group, options.consumer)
+        return DoomedLedger(connect(options.url), options.stream, options.group, options.consumer, query)
 
 
 class DoomedLedger(Ledger):

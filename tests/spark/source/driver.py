@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 
 from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
-from tests.spark.conftest import QUICK_TO_START
 from tests.spark.source.doomed import DOOM, DoomedSource, reached
 from tests.spark.source.queries import CONSUMER, GROUP, STREAM
 
@@ -34,6 +33,7 @@ class Work:
     die_at_nth: int = 1
     endless: bool = False
     master: str = "local[2]"
+    consumer: str = CONSUMER
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "tests.spark.source.driver", json.dumps(asdict(self))]
@@ -47,10 +47,10 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
     )  # for Spark's own Python processes
-    conf = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": QUICK_TO_START}
+    conf = {"spark.driver.memory": "700m"}
     spark = spark_session("driver", work.master, conf)
     spark.dataSource.register(DoomedSource)
-    options = {"url": work.url, "stream": STREAM, "group": GROUP, "consumer": CONSUMER}
+    options = {"url": work.url, "stream": STREAM, "group": GROUP, "consumer": work.consumer}
     options |= {"maxEntriesPerTrigger": "1000", "partitions": "2", "heartbeat": "1"}
     out = Path(work.folder, "out")
 

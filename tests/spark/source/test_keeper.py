@@ -30,7 +30,7 @@ def make(one_redis: str) -> Iterator[Make]:
 
         def make(ahead: int = 0, heartbeat: float = 60.0, block_entries: int = 10) -> Keeper:
             client = stack.enter_context(connect(one_redis))
-            ledger = Ledger(client, "s", "g", "c")
+            ledger = Ledger(client, "s", "g", "c", "q")
             keeper = Keeper(ledger, block_entries=block_entries, ahead=ahead, heartbeat=heartbeat)
             stack.callback(keeper.close)
             return keeper
@@ -40,6 +40,11 @@ def make(one_redis: str) -> Iterator[Make]:
 
 def fill(redis: Redis, count: int) -> None:
     RedisStreamsQueue(redis, QueueConfig("s", "g", "producer")).enqueue_many([{"n": n} for n in range(count)])
+
+
+def lapse(redis: Redis) -> None:
+    """The owner is as good as dead: its leases are over."""
+    assert redis.delete(*redis.scan_iter("*:lease"))
 
 
 def pending(redis: Redis) -> int:
@@ -59,7 +64,7 @@ def test_nothing_is_acknowledged_before_it_is_committed(redis: Redis, make: Make
     keeper = make()
     batch = keeper.next_batch(30, "")
     assert entries_in(batch) == 30
-    keeper.run(batch)
+    keeper.run(batch, "")
     keeper.settle()
     assert pending(redis) == 30
     keeper.commit(batch)
@@ -72,7 +77,7 @@ def test_the_next_batch_is_claimed_while_this_one_runs_and_no_more(redis: Redis,
     keeper = make(ahead=30)
     batch = keeper.next_batch(30, "")
     assert pending(redis) == 30
-    keeper.run(batch)
+    keeper.run(batch, "")
     eventually(lambda: pending(redis) == 60)
     keeper.commit(batch)
     following = keeper.next_batch(30, "")
@@ -89,6 +94,7 @@ def test_a_successor_goes_on_where_the_checkpoint_ends(redis: Redis, make: Make)
     first.commit(one[:1])  # only this much reaches Redis before the driver dies
     first.settle()
     two_and_more = first.next_batch(50, "")
+    lapse(redis)
     second = make()
     second.commit(one)
     assert second.next_batch(50, "") == [block for block in two_and_more if block not in one]
@@ -101,7 +107,7 @@ def test_blocks_of_a_long_batch_are_kept_fresh(redis: Redis, make: Make) -> None
     fill(redis, 20)
     keeper = make(heartbeat=0.2)
     batch = keeper.next_batch(20, "")
-    keeper.run(batch)
+    keeper.run(batch, "")
     recovery = RedisStreamsQueue(redis, QueueConfig("s", "g", "recovery"))
     deadline = time.monotonic() + 4.0
     while time.monotonic() < deadline:
@@ -129,10 +135,12 @@ def test_a_block_whose_claim_was_not_answered_is_not_passed_over(
             raise QueueConnectionError("the answer did not arrive")
 
     fill(redis, 20)
-    batch = make().next_batch(10, "")
+    before = make()
+    batch = before.next_batch(10, "")
+    before.close()
     with connect(one_redis) as client:
-        keeper = Keeper(AnswerLost(client, "s", "g", "c"), block_entries=10, ahead=10, heartbeat=60.0)
-        keeper.run(batch)
+        keeper = Keeper(AnswerLost(client, "s", "g", "c", "q"), block_entries=10, ahead=10, heartbeat=60.0)
+        keeper.run(batch, "")
         eventually(lambda: pending(redis) == 20)
         eventually(lambda: keeper._failure is not None)
         with pytest.raises(QueueConnectionError):
@@ -155,7 +163,7 @@ def test_a_settling_that_fails_for_a_moment_is_done_later(redis: Redis, one_redi
 
     fill(redis, 20)
     with connect(one_redis) as client:
-        ledger = Interrupted(client, "s", "g", "c")
+        ledger = Interrupted(client, "s", "g", "c", "q")
         keeper = Keeper(ledger, block_entries=10, ahead=0, heartbeat=0.1)
         batch = keeper.next_batch(20, "")
         keeper.commit(batch)

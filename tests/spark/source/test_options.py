@@ -26,8 +26,12 @@ def test_names_of_options_are_case_insensitive_as_everywhere_in_spark() -> None:
     ("changes", "message"),
     [
         ({"url": ""}, "needs the option url"),
-        ({"consumer": ""}, "stays the same over restarts"),
-        ({"maxEntriesPerTrigger": "0"}, "maxEntriesPerTrigger must be a whole number of at least 1, not '0'"),
+        ({"consumer": ""}, "no other running query of the group has"),
+        (
+            {"maxEntriesPerTrigger": "0"},
+            "maxEntriesPerTrigger must be a whole number of at least 1, .* not '0'",
+        ),
+        ({"partitions": "9" * 5_000}, "partitions must be a whole number .* at most 18 digits, not '9{30}'$"),
         ({"partitions": "two"}, "partitions must be a whole number"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss must be true or false, not 'no'"),
         ({"heartbeat": "soon"}, "heartbeat must be a number of seconds"),

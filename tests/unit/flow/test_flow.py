@@ -22,8 +22,10 @@ from conquiet.flow import (
     Sleep,
     join,
     kept,
+    original,
     run,
     run_async,
+    shielded,
 )
 from conquiet.flow.threads import THREADS, Threads
 from conquiet.testing import ManualClock, VirtualDriver
@@ -77,6 +79,70 @@ def test_stop_iteration_from_a_call_is_not_the_end_of_the_flow(drive: Drive) -> 
     assert drive(flow()) == "caught"
 
 
+@pytest.mark.parametrize("error", [StopIteration("nothing left"), GeneratorExit("closed")], ids=repr)
+def test_what_means_something_to_generators_comes_out_as_it_was_after_the_cleanup(
+    drive: Drive, error: BaseException
+) -> None:
+    cleaned: list[str] = []
+    seen: list[BaseException] = []
+
+    def inner() -> Flow[None]:
+        try:
+            yield Call(fail, error)
+        except BaseException as raised:
+            seen.append(original(raised))
+            cleaned.append((yield Call(lambda: "inner", shield=True)))
+            raise
+
+    def outer() -> Flow[None]:
+        try:
+            yield from shielded(inner())
+        finally:
+            yield Sleep(0)
+            cleaned.append("outer")
+
+    with pytest.raises((type(error), RuntimeError)) as caught:
+        drive(outer())
+    # A coroutine cannot raise StopIteration: that is a rule of Python. What was raised is the cause.
+    assert error in (caught.value, caught.value.__cause__)
+    assert type(caught.value) is type(error) or "coroutine raised StopIteration" in str(caught.value)
+    assert (cleaned, seen) == (["inner", "outer"], [error])
+
+
+@pytest.mark.parametrize("error", [StopIteration("nothing left"), GeneratorExit("closed")], ids=repr)
+@pytest.mark.parametrize("ending", ["joined", "read", "not looked at", "of a grandchild"])
+def test_they_come_out_of_the_parent_of_the_flow_as_they_were(
+    drive: Drive, error: BaseException, ending: str
+) -> None:
+    def failing() -> Flow[None]:
+        yield Call(fail, error)
+
+    def parent(flow: Flow[None], how: str = ending) -> Flow[None]:
+        child = yield Beside(flow)
+        yield Sleep(None, child.finished)
+        if how == "joined":
+            yield from join(child)
+        elif how == "read":
+            child.result()
+
+    flow = failing()
+    if ending == "of a grandchild":
+        flow = parent(flow, "joined")
+    with pytest.raises((type(error), RuntimeError)) as caught:
+        drive(parent(flow))
+    assert error in (caught.value, caught.value.__cause__)
+    assert type(caught.value) is type(error) or "coroutine raised StopIteration" in str(caught.value)
+
+
+def test_a_stop_iteration_of_the_flow_itself_is_a_bug_of_the_flow(drive: Drive) -> None:
+    def flow() -> Flow[None]:
+        yield Sleep(0)
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        drive(flow())
+
+
 def test_what_is_no_effect_is_said_inside_the_flow(drive: Drive) -> None:
     def flow() -> Flow[None]:
         yield "nonsense"  # type: ignore[misc]
@@ -117,7 +183,7 @@ def test_a_childs_failure_nobody_looked_at_is_raised(drive: Drive) -> None:
         drive(flow(None))
     with pytest.raises(KeyError) as caught:
         drive(flow(KeyError("own")))
-    assert caught.value.__notes__ == ["the child beside it failed too: ValueError('unseen')"]
+    assert caught.value.__notes__ == ["the child beside it failed too: ValueError: unseen"]
 
 
 def test_join_gives_the_childs_result(drive: Drive) -> None:

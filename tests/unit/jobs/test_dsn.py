@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conquiet.jobs import JobConfigError, open_async_store, open_store
+from conquiet.jobs.backends.registry import without_driver
 
 WRONG = [
     "",
@@ -25,7 +26,11 @@ WRONG = [
     "sqlite:///:memory:",
     "sqlite:///jobs.db?synchronous=OFF",
     "sqlite:///jobs.db?mode=memory",
-    "postgresql+psycopg://app:hunter2@db/jobs",
+    "postgresql+pg8000://app:hunter2@db/jobs",
+    "postgresql+://app:hunter2@db/jobs",
+    "sqlite+asyncpg:///jobs.db",
+    "sqlite+aiosqlite://",
+    "sqlite+aiosqlite:///:memory:",
     "mysql://app:hunter2@db/jobs",
     "postgresq://app:hunter2@db/jobs",
 ]
@@ -104,3 +109,41 @@ def test_sqlite_syncs_every_commit_unless_told_otherwise(tmp_path: Path, options
 def test_a_bound_of_lease_expiries_that_makes_no_sense_is_refused(expiries: object) -> None:
     with pytest.raises(JobConfigError, match="max_lease_expiries"):
         open_store("memory://", max_lease_expiries=expiries)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dsn", [None, b"memory://", Path("jobs.db")])
+def test_what_is_not_text_is_refused(dsn: object) -> None:
+    with pytest.raises(JobConfigError, match="dsn must be a str such as 'sqlite:///jobs.db', not "):
+        open_store(dsn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("items", [None, 5, {"one": "payload"}, "text"])
+def test_what_is_not_a_series_of_payloads_is_refused(items: object) -> None:
+    with open_store("memory://") as store, pytest.raises(JobConfigError, match="items must be payloads or"):
+        store.enqueue_many("q", items)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"])
+def test_the_url_of_an_engine_of_sqlalchemy_names_the_same_file(tmp_path: Path, driver: str) -> None:
+    with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
+        store.enqueue("a", {})
+    with open_store(f"sqlite+{driver}:///{tmp_path}/jobs.db?synchronous=NORMAL", migrate="never") as again:
+        assert len(again.list()) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "dsn"),
+    [
+        ("postgresql+psycopg://ann@db/jobs?sslmode=require", "postgresql://ann@db/jobs?sslmode=require"),
+        ("postgresql+psycopg_async://db/jobs", "postgresql://db/jobs"),
+        ("postgresql+psycopg2://db/jobs", "postgresql://db/jobs"),
+        ("postgresql+asyncpg://ann@db:5432/jobs", "postgresql://ann@db:5432/jobs"),
+        (
+            "postgresql+asyncpg://db/jobs?ssl=require&user=ann",
+            "postgresql://db/jobs?sslmode=require&user=ann",
+        ),
+        ("postgresql+asyncpg://db/jobs?prepared_statement_cache_size=0", "postgresql://db/jobs"),
+    ],
+)
+def test_the_urls_of_postgresql_are_read_as_sqlalchemy_reads_them(url: str, dsn: str) -> None:
+    assert without_driver(url) == dsn

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -146,6 +149,62 @@ def test_trials_of_an_earlier_time_change_nothing(
     getattr(breaker, late)()  # half-open, before any new trial
     assert breaker.state is HALF_OPEN
     assert [breaker.allow() for _ in range(4)] == [True, True, True, False]
+
+
+def in_a_thread(act: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(act).result(10)
+
+
+@pytest.mark.clause("W-17")
+@pytest.mark.parametrize("result", ["record_success", "record_failure"])
+def test_a_call_from_before_it_opened_does_not_decide_a_trial(
+    breaker: CircuitBreaker, clock: ManualClock, result: str
+) -> None:
+    """A slow call was allowed while the breaker was closed, and ends while a trial is running."""
+    with ThreadPoolExecutor(1) as slow:  # one thread: the call begins and ends there
+        assert slow.submit(breaker.allow).result(10)
+        in_a_thread(lambda: fail(breaker, 5))
+        clock.advance(300)
+        assert breaker.allow()  # the trial
+        slow.submit(getattr(breaker, result)).result(10)
+        assert breaker.state is HALF_OPEN
+        breaker.record_success()
+        assert breaker.state is CLOSED
+        in_a_thread(lambda: fail(breaker, 4))
+        slow.submit(getattr(breaker, result)).result(10)  # nor does it count when the breaker is closed again
+        in_a_thread(lambda: fail(breaker, 1))
+        assert breaker.state is OPEN
+
+
+@pytest.mark.clause("W-17")
+def test_tasks_of_one_thread_are_told_apart(breaker: CircuitBreaker, clock: ManualClock) -> None:
+    async def slow(ended: asyncio.Event) -> None:
+        assert breaker.allow()
+        await ended.wait()
+        breaker.record_success()
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        old = asyncio.create_task(slow(ended))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(fail, breaker, 5)
+        clock.advance(300)
+        assert breaker.allow()
+        ended.set()
+        await old
+        assert breaker.state is HALF_OPEN
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.clause("W-17")
+def test_a_trial_may_be_recorded_by_another_thread(breaker: CircuitBreaker, clock: ManualClock) -> None:
+    in_a_thread(lambda: fail(breaker, 5))
+    clock.advance(300)
+    assert breaker.allow()
+    in_a_thread(breaker.record_success)
+    assert breaker.state is CLOSED
 
 
 @pytest.mark.clause("W-19")

@@ -22,10 +22,14 @@ quarters = st.integers(0, 40).map(lambda number: number / 4)
 class QueueMachine(RuleBasedStateMachine):
     """The oracle is a list of (due, value, seq, job)."""
 
+    ageing: float | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.queue = PriorityDelayQueue(QueueSettings(PRIORITIES, CAPACITY, CAPACITY), self.clock)
+        self.queue = PriorityDelayQueue(
+            QueueSettings(PRIORITIES, CAPACITY, CAPACITY, self.ageing), self.clock
+        )
         self.expected: list[tuple[float, int, int, Any]] = []
         self.shut = False
         self.seq = 0
@@ -55,10 +59,14 @@ class QueueMachine(RuleBasedStateMachine):
             if not due:
                 assert item is None
                 return
-            best = min(due, key=lambda entry: entry[1:3])
+            best = min(due, key=self.rank)
             self.expected.remove(best)
             assert item is not None
             assert (item.priority_value, item.seq, item.job) == best[1:]
+
+    def rank(self, entry: tuple[float, int, int, Any]) -> tuple[float, int]:
+        due, value, seq, _ = entry
+        return (value, seq) if self.ageing is None else (value + due / self.ageing, seq)
 
     @rule(times=st.integers(1, 5))
     def put_back(self, times: int) -> None:
@@ -96,15 +104,22 @@ class QueueMachine(RuleBasedStateMachine):
         }
 
 
+class AgeingMachine(QueueMachine):
+    """Five seconds of waiting outweigh the five between two priorities."""
+
+    ageing = 1.0
+
+
 @pytest.mark.clause("W-01", "W-02", "W-05", "W-08", "W-10")
 @pytest.mark.campaign
 @pytest.mark.parametrize("full", [2, 5, schedule.FULL])
-def test_model(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("machine", [QueueMachine, AgeingMachine])
+def test_model(machine: type[QueueMachine], full: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With small buckets, which are halved and closed all the time, and with the real size."""
     from hypothesis.stateful import run_state_machine_as_test
 
     monkeypatch.setattr(schedule, "FULL", full)
     run_state_machine_as_test(
-        QueueMachine,
+        machine,
         settings=settings(max_examples=campaign_size(2_000), stateful_step_count=60, deadline=None),
     )

@@ -176,3 +176,38 @@ def test_setting_the_machines_clock_neither_hastens_nor_holds_up_an_item(jump: f
     assert drain(queue) == []
     clock.advance(1)
     assert drain(queue) == ["first", "second"]
+
+
+def served_beside_a_flood(ageing_seconds: float | None) -> list[Any]:
+    """One low item, and a worker that takes as much of high priority as arrives: an item each second."""
+    clock = ManualClock()
+    queue = PriorityDelayQueue(QueueSettings(ageing_seconds=ageing_seconds), clock=clock)
+    queue.enqueue("low", "low")
+    served = []
+    for second in range(1_000):
+        queue.enqueue(second, "high")
+        item = queue.dequeue()
+        assert item is not None
+        served.append(item.job)
+        clock.advance(1)
+    return served
+
+
+def test_priorities_are_strict_by_default_and_low_ones_may_starve() -> None:
+    assert served_beside_a_flood(None) == list(range(1_000))
+
+
+def test_with_ageing_a_low_item_is_served_in_time() -> None:
+    assert served_beside_a_flood(60).index("low") == 10 * 60  # 10 is the difference of the values
+
+
+def test_an_item_that_is_put_back_keeps_its_age() -> None:
+    clock = ManualClock()
+    queue = PriorityDelayQueue(QueueSettings(ageing_seconds=1), clock=clock)
+    queue.enqueue("low", "low")
+    item = queue.dequeue()
+    assert item is not None
+    clock.advance(11)
+    queue.put_back(item)
+    queue.enqueue("high", "high")
+    assert [queue.dequeue().job for _ in range(2)] == ["low", "high"]

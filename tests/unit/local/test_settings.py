@@ -30,6 +30,8 @@ def test_the_defaults() -> None:
         ({"max_in_memory": 5.0}, "max_in_memory must be an int of at least 1, not 5.0"),
         ({"warn_depth": -1}, "warn_depth must be an int of at least 1, not -1"),
         ({"warn_depth": True}, "warn_depth must be an int of at least 1, not True"),
+        ({"ageing_seconds": 0}, "ageing_seconds must be a number of seconds, above 0, not 0"),
+        ({"ageing_seconds": "60"}, "ageing_seconds must be a number of seconds, above 0, not '60'"),
     ],
 )
 def test_wrong_settings_are_refused_and_named(wrong: dict[str, Any], named: str) -> None:

@@ -177,6 +177,19 @@ def test_a_coroutine_function_is_refused(queue: PriorityDelayQueue) -> None:
         Worker(queue, handler)
 
 
+def test_a_generator_function_is_refused_and_a_generator_is_a_failure(queue: PriorityDelayQueue) -> None:
+    def handler(job: object) -> Iterator[None]:
+        yield
+
+    with pytest.raises(LocalConfigError, match="handler is a generator function"):
+        Worker(queue, handler)
+    worker = Worker(queue, lambda job: handler(job))
+    queue.enqueue("lazy")
+    worker.start()
+    assert worker.stop(30)
+    assert "returned a generator, and nobody runs that" in str(LAST_EXCEPTIONS[-1])
+
+
 @pytest.mark.clause("W-12", "W-14")
 def test_a_job_that_fails_is_logged_and_remembered_and_the_worker_goes_on(
     queue: PriorityDelayQueue, caplog: pytest.LogCaptureFixture

@@ -83,11 +83,12 @@ def verdict(diffs: list[Fraction], shift: Fraction) -> tuple[str, str | None, in
     )
 
 
-def retry(status: str, attempt: int, submitted_at: datetime, at: datetime) -> datetime | None:
+def retry(status: str, earlier: list[str], submitted_at: datetime, at: datetime) -> datetime | None:
+    attempt = len(earlier) + 1
     if status == "MISSING_PLATFORM_DATA":
         following = at + timedelta(minutes=30) * attempt
         return following if attempt < 5 and following - submitted_at <= timedelta(hours=24) else None
-    if status == "INCOMPLETE_PLATFORM_DATA" and attempt == 1:
+    if status == "INCOMPLETE_PLATFORM_DATA" and status not in earlier:
         return at + timedelta(minutes=15)
     return None
 
@@ -133,7 +134,7 @@ def draw(random: random.Random) -> Sample:
     )
     return Sample(
         claimed=claimed,  # type: ignore[arg-type]
-        answers=[gaps(observed, random) for _ in range(5)],
+        answers=[gaps(observed, random) for _ in range(6)],  # the sixth if the fifth is the first with gaps
         submitted_at=submitted_at,
         first_attempt_at=submitted_at + elapsed,
         affiliate=f"affiliate-{random.randrange(200)}",

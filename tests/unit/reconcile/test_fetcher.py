@@ -30,14 +30,14 @@ from conquiet.testing import ManualClock
 class Moody(PlatformAdapter):
     """Returns or raises what it was given, in turn, and counts its calls."""
 
-    def __init__(self, *moods: Exception | Metrics) -> None:
+    def __init__(self, *moods: BaseException | Metrics) -> None:
         self.moods = list(moods)
         self.calls = 0
 
     def fetch(self, post_id: str) -> Observation:
         self.calls += 1
         mood = self.moods.pop(0)
-        if isinstance(mood, Exception):
+        if isinstance(mood, BaseException):
             raise mood
         return Observation(mood)
 
@@ -226,3 +226,9 @@ def test_http_settings_are_checked_and_not_repeated(settings: dict[str, Any], co
     with pytest.raises(ReconcileConfigError, match=complaint) as refused:
         HttpAdapter(**settings)
     assert "hunter2" not in str(refused.value)
+
+
+def test_an_adapter_that_wants_to_exit_has_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = fetcher(Moody(SystemExit(3)), ManualClock()).fetch("instagram", "p1")
+    assert (outcome.error_code, outcome.detail) == (FetchError.FETCH_ERROR, "the adapter raised SystemExit")
+    assert "must not raise" in caplog.text

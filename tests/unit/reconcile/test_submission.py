@@ -36,6 +36,17 @@ def test_a_good_report_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.clause("W-25")
+def test_names_that_look_the_same_are_the_same() -> None:
+    composed, apart = "Zo\u00eb", "Zoe\u0308"
+    assert submitted(affiliate_id=f" {apart}\t\u00a0").affiliate_id == composed
+    assert submitted(platform="tiktok ", post_id="\np1 ") == submitted(platform="tiktok")
+    assert submitted(post_id=apart).post_id == apart  # a platform's own name for a post stays as it is
+    assert submitted(affiliate_id=" " + "x" * 255 + " ").affiliate_id == "x" * 255
+    with pytest.raises(ReportRefusedError, match="more than 255"):
+        submitted(affiliate_id="\u0958" * 255)  # composed it is longer
+
+
+@pytest.mark.clause("W-25")
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [

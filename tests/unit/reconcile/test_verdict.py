@@ -180,6 +180,27 @@ def test_what_is_tried_again_and_when(status: Status, attempt: int, minutes: int
 
 
 @pytest.mark.clause("W-23")
+@pytest.mark.parametrize(
+    ("earlier", "is_asked_again"),
+    [
+        (["MISSING"], True),
+        (["MISSING", "MISSING", "MISSING", "MISSING"], True),
+        (["INCOMPLETE"], False),
+        (["INCOMPLETE", "MISSING"], False),
+        (["MISSING", "INCOMPLETE", "MISSING"], False),
+    ],
+)
+def test_an_incomplete_answer_is_asked_for_once_more_whatever_was_before(
+    earlier: list[str], is_asked_again: bool
+) -> None:
+    statuses = [Status(f"{one}_PLATFORM_DATA") for one in earlier]
+    retry = retry_at(
+        Status.INCOMPLETE_PLATFORM_DATA, len(earlier) + 1, NOON - timedelta(hours=1), NOON, earlier=statuses
+    )
+    assert retry == (NOON + timedelta(minutes=15) if is_asked_again else None)
+
+
+@pytest.mark.clause("W-23")
 def test_no_retry_is_later_than_a_day_after_submission() -> None:
     last = NOON - timedelta(hours=24) + timedelta(minutes=30)
     assert retry_at(Status.MISSING_PLATFORM_DATA, 1, last, NOON) == NOON + timedelta(minutes=30)

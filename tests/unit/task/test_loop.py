@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from conquiet.task import ConsumerTask, Outcome, OutcomeStatus, StopReason, Transaction
+from conquiet.errors import TaskConfigError
+from conquiet.flow import Signal
+from conquiet.task import (
+    ConsumerTask,
+    Outcome,
+    OutcomeStatus,
+    StopReason,
+    Transaction,
+)
 from conquiet.task.exceptions import (
     ExceptionCategory,
     FetchException,
@@ -25,6 +33,7 @@ from conquiet.task.mixins.policies import (
     FetchPolicy,
     RetryPolicy,
 )
+from tests.unit.task.both import Engine, on_both
 
 
 class Batches:
@@ -227,9 +236,71 @@ def test_stop_may_come_from_any_thread_and_ends_every_loop_of_the_task() -> None
     assert all(report.fetched == report.succeeded + report.unsettled for report in reports)
 
 
+@on_both
 @pytest.mark.clause("E-36")
-def test_a_task_that_was_stopped_can_consume_again() -> None:
-    task = Refusing()
+def test_a_stop_before_the_loop_counts_for_the_next_one_only(variant: str) -> None:
+    """It may come before a thread or an asyncio task has taken its first step."""
+    engine = Engine(variant)
+    task = engine.task()
     task.stop()
-    report = task.consume_transactions(Batches(numbers(0)), batches_of(1))
+    task.stop()
+    report = engine.consume(task, numbers(1), batches_of(1))
+    assert (report.stop_reason, report.fetched) == (StopReason.STOPPED, 0)
+    report = engine.consume(task, numbers(1), batches_of(1))
     assert (report.stop_reason, report.succeeded) == (StopReason.DRAINED, 1)
+
+
+@on_both
+@pytest.mark.clause("E-36")
+def test_a_stop_of_a_running_loop_does_not_count_for_the_next_one(variant: str) -> None:
+    engine = Engine(variant)
+    task = engine.task(lambda transaction: task.stop())
+    for _ in range(2):
+        report = engine.consume(task, numbers(1, 2), batches_of(1))
+        assert (report.stop_reason, report.succeeded) == (StopReason.STOPPED, 1)
+
+
+@pytest.mark.clause("E-36")
+def test_a_stop_at_the_very_moment_of_the_beginning_is_not_lost() -> None:
+    """The loop ends by it, whether it was registered or not; and if it was, the next one does not."""
+    for _ in range(300):
+        task, begun = Refusing(), threading.Barrier(2, timeout=30)
+
+        def stop() -> None:
+            begun.wait()  # noqa: B023
+            task.stop()  # noqa: B023
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        begun.wait()
+        report = task.consume_transactions(Endless(), batches_of(1))
+        stopper.join()
+        assert report.stop_reason is StopReason.STOPPED
+        assert task.consume_transactions(Batches(), batches_of(1)).stop_reason is StopReason.DRAINED
+
+
+@on_both
+@pytest.mark.clause("E-36")
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_signal_of_the_caller_stops_it_whenever_it_is_set(variant: str, when: str) -> None:
+    engine, stop, processed = Engine(variant), Signal(), list[str]()
+
+    def process(transaction: Transaction) -> None:
+        processed.append(transaction.id)
+        stop.set()
+
+    task = engine.task(process)
+    if when == "before":
+        stop.set()
+    report = engine.consume(task, numbers(1, 2, 3), batches_of(3), stop=stop)
+    assert report.stop_reason is StopReason.STOPPED
+    assert len(processed) == report.succeeded == (0 if when == "before" else 1)
+    stop.clear()
+    assert engine.consume(task, numbers(1), batches_of(1)).succeeded == 1  # the last loop has forgotten it
+
+
+@on_both
+def test_what_is_no_signal_is_refused(variant: str) -> None:
+    engine = Engine(variant)
+    with pytest.raises(TaskConfigError, match=r"stop must be a conquiet\.flow\.Signal, not Event"):
+        engine.consume(engine.task(), (), stop=threading.Event())

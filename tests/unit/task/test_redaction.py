@@ -53,6 +53,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> str:
     lines = []
     for record in caplog.records:
         lines.append(record.getMessage())
+        lines += [f"{name}={value}" for name, value in record.__dict__.items() if name != "exc_info"]
         if record.exc_info and record.exc_info[1] is not None:
             lines.append(shown(record.exc_info[1]))
     return "\n".join(lines)

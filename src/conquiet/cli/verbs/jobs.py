@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conquiet.cli.declaration import DsnFlag, group, verb
+from conquiet.cli.durations import seconds_of
 from conquiet.cli.exits import Exit
 from conquiet.cli.output import session
 from conquiet.errors import JobError, JobNotFoundError, SettingsError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from conquiet.jobs import Job, JobStore
+    from conquiet.jobs import JobStore
 
 __all__ = ["app"]
 
@@ -34,7 +33,7 @@ def _states(given: str) -> list[str]:
     return [state for state in _STATES if state.lower().startswith(given.lower())]
 
 
-@verb(app, "list", "jobs list --state Failed", "jobs list --queue emails --limit 20 --json")
+@verb(app, "list", "jobs list --state Failed", "jobs list --task send --newer-than 2h --args")
 def list_jobs(
     dsn: DsnFlag = None,
     state: Annotated[
@@ -49,9 +48,49 @@ def list_jobs(
     ] = None,
     queue: Queue = None,
     limit: Annotated[int, typer.Option("--limit", help="How many at most.", min=1)] = 100,
-    offset: Annotated[int, typer.Option("--offset", help="How many to skip first.", min=0)] = 0,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Only jobs of this task.", metavar="NAME", show_default=False)
+    ] = None,
+    correlation_id: Annotated[
+        str | None,
+        typer.Option(
+            "--correlation-id", help="Only jobs with this correlation id.", metavar="ID", show_default=False
+        ),
+    ] = None,
+    newest: Annotated[
+        bool, typer.Option("--newest/--oldest", help="The newest first, or the oldest.")
+    ] = True,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than",
+            help="Only jobs enqueued at least so long ago.",
+            metavar="DURATION",
+            show_default=False,
+        ),
+    ] = None,
+    newer_than: Annotated[
+        str | None,
+        typer.Option(
+            "--newer-than", help="Only jobs enqueued since then.", metavar="DURATION", show_default=False
+        ),
+    ] = None,
+    arguments: Annotated[
+        bool, typer.Option("--args", help="Show the arguments, in short. They may be private.")
+    ] = False,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after",
+            help="Continue a list: the number that it ended with.",
+            metavar="N",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """List jobs, in the order in which they were enqueued."""
+    """List jobs, the newest first: which task, how old, how many attempts, and the last error."""
+    from conquiet.cli.job_view import list_columns, list_row, plain_job
     from conquiet.cli.stores import check_queue, opened_store
     from conquiet.jobs import JobState
 
@@ -61,51 +100,40 @@ def list_jobs(
     wanted = None if state is None else JobState(known[state.lower()])
     with opened_store(dsn) as store:
         check_queue(store, queue)
-        found = store.list(state=wanted, queue=queue, limit=limit, offset=offset)
-    rows = [
-        (
-            job.id,
-            job.queue,
-            job.state.value,
-            job.priority,
-            f"{job.retries}/{job.max_retries}",
-            _when(job),
-            job.error,
+        found = store.list(
+            state=wanted,
+            queue=queue,
+            task=task,
+            correlation_id=correlation_id,
+            newest_first=newest,
+            limit=limit,
+            after=after,
+            older_than=None if older_than is None else seconds_of("--older-than", older_than),
+            newer_than=None if newer_than is None else seconds_of("--newer-than", newer_than),
         )
-        for job in found
-    ]
-    columns = ("id", "queue", "state", "priority", "retries", "when", "error")
-    session.result([_shown(job) for job in found], session.table(columns, rows) if rows else "no jobs")
+    table = session.table(list_columns(arguments), [list_row(job, arguments) for job in found])
+    session.result([plain_job(job) for job in found], table if found else "no jobs")
+    if found.next is not None:
+        session.note(f"there may be more: --after {found.next}")
 
 
 @verb(app, "show", "jobs show welcome-bob", "jobs show welcome-bob --json")
 def show(id: Annotated[str, typer.Argument(help="The job.", metavar="ID")], dsn: DsnFlag = None) -> None:
-    """Show one job: its payload, and how each attempt ended."""
+    """Show one job: its payload, how each attempt ended, and where it failed."""
+    from conquiet.cli.job_view import attempt_rows, field_rows, plain_job, tracebacks
     from conquiet.cli.stores import opened_store
 
     with opened_store(dsn) as store:
         job = store.get(id)
     if job is None:
         raise JobNotFoundError(f"there is no job {id!r}: conquiet jobs list shows the existing jobs")
-    shown = _shown(job)
+    shown = plain_job(job)
     attempts = shown.pop("attempts")
-    fields = [(name, _text(value)) for name, value in shown.items() if value is not None]
-    tables: list[Any] = [session.table(("field", "value"), fields)]
+    texts: list[Any] = [session.table(("field", "value"), field_rows(shown))]
     if attempts:
         columns = ("attempt", "worker", "began", "ended", "outcome", "error")
-        rows = [
-            (
-                attempt["number"],
-                attempt["worker"],
-                attempt["started_at"],
-                attempt["ended_at"],
-                attempt["outcome"],
-                ": ".join(filter(None, (attempt["error_type"], attempt["error_message"]))),
-            )
-            for attempt in attempts
-        ]
-        tables.append(session.table(columns, rows))
-    session.result({**shown, "attempts": attempts}, *tables)
+        texts += [session.table(columns, attempt_rows(attempts)), *tracebacks(job.attempts)]
+    session.result({**shown, "attempts": attempts}, *texts)
 
 
 @verb(app, "retry", "jobs retry welcome-bob", "jobs retry --failed --queue emails")
@@ -185,28 +213,8 @@ def _decide(
 def _failed(store: JobStore, queue: str | None) -> Iterator[str]:
     from conquiet.jobs import JobState
 
-    offset = 0
-    while page := store.list(state=JobState.FAILED, queue=queue, limit=_PAGE, offset=offset):
+    page = store.list(state=JobState.FAILED, queue=queue, limit=_PAGE)
+    yield from (job.id for job in page)
+    while page.next is not None:
+        page = store.list(state=JobState.FAILED, queue=queue, limit=_PAGE, after=page.next)
         yield from (job.id for job in page)
-        offset += len(page)
-
-
-def _shown(job: Job) -> dict[str, Any]:
-    """Without the token of the lease: with it anyone could settle the job instead of its worker."""
-    shown = job.plain()
-    if shown["lease"] is not None:
-        del shown["lease"]["token"]
-    return shown
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
-
-
-def _when(job: Job) -> str:
-    now = datetime.now(UTC)
-    if job.lease is not None:
-        return f"leased by {job.lease.worker} until {job.lease.expires_at:%H:%M:%S}"
-    if job.retry_at is not None and job.retry_at > now:
-        return f"due {job.retry_at:%Y-%m-%d %H:%M:%S}"
-    return f"since {job.enqueued_at:%Y-%m-%d %H:%M:%S}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Annotated, Any, NamedTuple
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,7 +15,10 @@ from conquiet.cli.exits import Exit
 from conquiet.cli.output import session
 from conquiet.cli.settings import DSN, METRICS_PORT, REDIS_URL
 from conquiet.errors import ConquietError, MissingDependencyError, SettingsError
-from conquiet.observe import exposition
+from conquiet.observe import Exposition, exposition
+
+if TYPE_CHECKING:
+    from conquiet.jobs import JobStore
 
 __all__ = ["MetricsServer", "add_to"]
 
@@ -55,7 +59,11 @@ def metrics(
     At http://HOST:PORT/metrics: jobs by queue and state, streams by length, lag and pending. The values are read at
     each request. A worker serves its own metrics: worker --metrics-port.
     """
-    gauges = _Gauges(dsn, redis_url, stream or [])
+    with closing(_Gauges(dsn, redis_url, stream or [])) as gauges:
+        _show(gauges, host, port, once)
+
+
+def _show(gauges: _Gauges, host: str, port: int | None, once: bool) -> None:
     if once:
         samples = list(gauges.collected())
         session.result([sample._asdict() for sample in samples], _text(samples).rstrip())
@@ -81,6 +89,9 @@ class _Gauges:
     def __init__(self, dsn: str | None, redis_url: str | None, streams: list[str]) -> None:
         self._dsn, self._redis_url, self._streams = dsn, redis_url, streams
         self.worst = Exit.DONE
+        self._open = ExitStack()
+        self._opening = Lock()
+        self._store: JobStore | None = None
         self._has_store = session.settings.find(DSN, dsn) is not None
         if streams:
             session.settings.need(REDIS_URL, redis_url)
@@ -108,10 +119,7 @@ class _Gauges:
         yield from samples
 
     def _jobs(self) -> list[Sample]:
-        from conquiet.cli.stores import opened_store
-
-        with opened_store(self._dsn) as store:
-            found = store.stats()
+        found = self._opened_store().stats()
         states = ("ready", "delayed", "in_flight", "expired", "failed", "succeeded")
         return [
             Sample(
@@ -120,6 +128,18 @@ class _Gauges:
             for queue, counts in found.items()
             for state in states
         ]
+
+    def _opened_store(self) -> JobStore:
+        """Return the store, which stays open: to connect takes longer than to count."""
+        from conquiet.cli.stores import opened_store
+
+        with self._opening:
+            if self._store is None:
+                self._store = self._open.enter_context(opened_store(self._dsn))
+            return self._store
+
+    def close(self) -> None:
+        self._open.close()
 
     def _stream(self, stream: str) -> list[Sample]:
         from conquiet.cli.redis_view import RedisLook
@@ -166,13 +186,17 @@ class MetricsServer:
     """Serves http://host:port/metrics on its own thread until the block ends. Port 0 chooses a free port."""
 
     def __init__(
-        self, host: str, port: int, more: Callable[[], str] | None = None, flag: str = METRICS_PORT.flag
+        self,
+        host: str,
+        port: int,
+        more: Callable[[], str] | None = None,
+        flag: str = METRICS_PORT.flag,
+        own: Exposition = exposition,
     ) -> None:
-        own = exposition()
-        if own is None and more is None:
+        if more is None and own() is None:
             raise MissingDependencyError('metrics need prometheus_client: pip install "conquiet[prometheus]"')
         try:
-            self._server = ThreadingHTTPServer((host, port), _handler(more))
+            self._server = ThreadingHTTPServer((host, port), _handler(own, more))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}): choose another {flag}") from None
@@ -198,13 +222,13 @@ class MetricsServer:
             parker.park(None)
 
 
-def _handler(more: Callable[[], str] | None) -> type[BaseHTTPRequestHandler]:
+def _handler(own: Exposition, more: Callable[[], str] | None) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404, "only /metrics is served")
                 return
-            body, kind = exposition() or (b"", "text/plain; version=0.0.4; charset=utf-8")
+            body, kind = own() or (b"", "text/plain; version=0.0.4; charset=utf-8")
             body += more().encode() if more else b""
             self.send_response(200)
             self.send_header("Content-Type", kind)

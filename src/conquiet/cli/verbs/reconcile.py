@@ -22,7 +22,7 @@ __all__ = ["app"]
 
 _TABLES = ("verdicts", "trust", "alerts", "retries", "quarantine")
 
-app = group("Compare affiliate reports with the platforms' metrics, on Spark.")
+app = group("Compare affiliate reports with the platforms' metrics, on Spark or as a service.")
 
 Metrics = Annotated[
     str, typer.Option("--metrics", help="The platforms' metrics: Parquet, JSON lines or CSV.", metavar="PATH")
@@ -167,20 +167,17 @@ def stream(
     from conquiet.spark.folders import exists
 
     with session_of("conquiet reconcile stream", master) as spark:
-        listener = show_progress(spark)
-        query = reconcile_stream(
-            spark.readStream.format("conquiet").options(**options).load(),
-            lambda: read_metrics(spark, metrics, kind),
-            output=out,
-            checkpoint=checkpoint or f"{out.rstrip('/')}/checkpoint",
-            retry_jobs=None if jobs is None or retry_queue is None else RetryJobs(jobs, retry_queue),
-            trigger={"availableNow": True} if once else None,
-            name=stream,
-        )
-        try:
+        with show_progress(spark):
+            query = reconcile_stream(
+                spark.readStream.format("conquiet").options(**options).load(),
+                lambda: read_metrics(spark, metrics, kind),
+                output=out,
+                checkpoint=checkpoint or f"{out.rstrip('/')}/checkpoint",
+                retry_jobs=None if jobs is None or retry_queue is None else RetryJobs(jobs, retry_queue),
+                trigger={"availableNow": True} if once else None,
+                name=stream,
+            )
             _until_stopped(query)
-        finally:
-            listener.stop()
         has_tables = exists(spark, f"{out.rstrip('/')}/verdicts")
         _told(read_outputs(spark, out) if has_tables else None, out)
 

@@ -1,21 +1,19 @@
-"""`conquiet stream`: shows a Redis stream, and recovers messages that its consumers left pending."""
+"""`conquiet stream`: shows a Redis stream and its consumers, and recovers messages that they left pending."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conquiet.cli.declaration import GroupFlag, RedisFlag, group, verb
 from conquiet.cli.output import session
+from conquiet.cli.recovery import claim_entries, drop_entries, handle, print_entry, show_stale, shown_seconds
 from conquiet.cli.settings import GROUP
-from conquiet.errors import ForeignError, MalformedEntryError, SettingsError
-from conquiet.signals import stop_on_sigterm
+from conquiet.errors import SettingsError
 
 if TYPE_CHECKING:
-    from conquiet.cli.redis_view import PendingEntry
-    from conquiet.queue import ClaimedMessages, MalformedEntry, QueueConfig, QueueMessage, RedisStreamsQueue
+    from conquiet.cli.redis_view import Consumer, RedisLook
 
 __all__ = ["app"]
 
@@ -45,7 +43,7 @@ def stats(stream: Stream, group: GroupFlag = None, redis_url: RedisFlag = None) 
             "?" if found["lag"] is None else found["lag"],
             found["pending"],
             found["oldest_pending_id"],
-            _seconds(found["oldest_pending_idle_ms"]),
+            shown_seconds(found["oldest_pending_idle_ms"]),
             ", ".join(f"{name}: {count}" for name, count in found["pending_by_consumer"].items()),
         )
         for found in groups
@@ -73,12 +71,12 @@ def tail(
         last = look.last_id(stream)
         entries = look.newest(stream, count)
         for entry in entries:
-            _print_entry(entry)
+            print_entry(entry)
         if follow:
             # After the last entry shown, or after the last existing entry if none was shown.
             for more in look.follow(stream, entries[-1]["id"] if entries else last, block_ms=1_000):
                 for entry in more:
-                    _print_entry(entry)
+                    print_entry(entry)
 
 
 @verb(
@@ -86,7 +84,8 @@ def tail(
     "recover",
     "stream recover orders --group billing",
     "stream recover orders --group billing --handler shop.billing:bill",
-    "stream recover orders --group billing --drop --count 1",
+    "stream recover orders --group billing --drop",
+    "stream recover orders --group billing --drop --id 1700000000000-0 --yes",
 )
 def recover(
     stream: Stream,
@@ -118,8 +117,21 @@ def recover(
     ] = False,
     drop: Annotated[
         bool,
-        typer.Option("--drop", help="Take them over, show them, acknowledge them without handling them."),
+        typer.Option(
+            "--drop",
+            help="Acknowledge the malformed ones, or those named by --id, without handling them; shows them and asks.",
+        ),
     ] = False,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="ENTRY",
+            show_default=False,
+            help="With --drop: drop this entry, malformed or not; several times for several.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --drop: drop them without asking.")] = False,
     consumer: Annotated[
         str | None,
         typer.Option(
@@ -142,103 +154,94 @@ def recover(
         raise SettingsError("--handler, --claim and --drop exclude each other: give one of them")
     if transactions is not None and handler is None:
         raise SettingsError("--transactions is used with --handler")
+    if (ids or yes) and not drop:
+        raise SettingsError("--id and --yes are used with --drop")
     name = str(session.settings.need(GROUP, group))
     idle_ms = round(min_idle * 1000)
     with RedisLook(redis_url) as look:
         look.check_group(stream, name)
         stale = look.stale(stream, name, idle_ms, count)
         if handler is None and not claim and not drop:
-            _show_stale(stream, name, stale)
+            show_stale(stream, name, stale)
             return
         config = QueueConfig(stream, name, consumer or unique_consumer_name(), claim_idle_ms=max(idle_ms, 1))
-        if handler is None:
-            _claim(RedisStreamsQueue(look.redis, config), idle_ms, len(stale), drop)
-        else:
-            _handle(look.redis, config, len(stale), handler, transactions)
-
-
-def _handle(redis: Any, config: QueueConfig, count: int, handler: str, transactions: str | None) -> None:
-    """Claim, handle, commit and acknowledge one message at a time, like `run_recovery` of the queue, at most `count`."""
-    from conquiet.cli.targets import target
-    from conquiet.flow import run
-    from conquiet.payload import DEFAULT_LIMITS
-    from conquiet.queue import NoTransactions
-    from conquiet.queue.flows import Delivery, StreamOperations
-
-    function = target(handler, "--handler")
-    factory = NoTransactions() if transactions is None else target(transactions, "--transactions")
-    consuming = Delivery(StreamOperations(redis, config, DEFAULT_LIMITS, awaits=False), config)
-    handled: list[str] = []
-
-    def told(message: QueueMessage, tx: Any) -> None:
-        try:
-            function(message, tx)
-        except Exception as error:
-            raise ForeignError(
-                f"{handler} failed for entry {message.id}: {type(error).__qualname__}: {error}. The entry stays pending, "
-                f"for consumer {config.consumer_name}; {len(handled)} were handled before it"
-            ) from error
-        handled.append(message.id)
-
-    with stop_on_sigterm(consuming.stopped.set):
-        for _ in range(count):
-            if consuming.stopped.is_set() or not run(consuming.recover_one(told, factory, None)):
-                break
-    session.result({"handled": handled, "consumer": config.consumer_name}, f"handled: {len(handled)}")
-
-
-def _claim(queue: RedisStreamsQueue, idle_ms: int, count: int, drop: bool) -> None:
-    done, name = "dropped" if drop else "claimed", queue.config.consumer_name
-    entries: list[QueueMessage | MalformedEntry] = []
-    gone: list[str] = []
-    if count:
-        try:
-            claimed = queue.claim_stale(idle_ms, count)
-        except MalformedEntryError as error:
-            claimed = cast("ClaimedMessages", error.messages)
-            entries += error.entries
-        entries += claimed
-        gone += claimed.gone
-    taken: list[dict[str, Any]] = []
-    for entry in entries:
-        shown = _described(entry)
-        if not session.json:
-            _print_entry(shown)
         if drop:
-            queue.ack_if_owner(entry)
-        taken.append(shown)
-    texts = [f"{done}: {len(taken)}"]
-    if taken and not drop:
-        texts.append(f"now pending for consumer {name}, until they are acknowledged or taken over again")
-    if gone:
-        texts.append(f"pending, but trimmed or deleted before they were handled: {', '.join(gone)}")
-    session.result({done: taken, "gone": gone, "consumer": name}, *texts)
+            drop_entries(look, RedisStreamsQueue(look.redis, config), idle_ms, stale, ids or [], yes)
+        elif handler is None:
+            claim_entries(RedisStreamsQueue(look.redis, config), idle_ms, len(stale))
+        else:
+            handle(look.redis, config, len(stale), handler, transactions)
 
 
-def _described(message: QueueMessage | MalformedEntry) -> dict[str, Any]:
-    from conquiet.queue import QueueMessage
+@verb(
+    app,
+    "consumers",
+    "stream consumers orders --group billing",
+    "stream consumers orders --group billing --forget-idle 7d",
+)
+def consumers(
+    stream: Stream,
+    group: GroupFlag = None,
+    forget_idle: Annotated[
+        str | None,
+        typer.Option(
+            "--forget-idle",
+            metavar="AGE",
+            show_default=False,
+            help="Remove consumers that have been idle for AGE (12h, 7d) and have nothing pending.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
+    redis_url: RedisFlag = None,
+) -> None:
+    """Show the consumers of a group; remove those that are long gone."""
+    from conquiet.cli.durations import seconds_of
+    from conquiet.cli.redis_view import RedisLook
 
-    if isinstance(message, QueueMessage):
-        return {"id": message.id, "payload": message.payload}
-    return {"id": message.id, "malformed": message.reason}
+    if yes and forget_idle is None:
+        raise SettingsError("--yes confirms --forget-idle: name an age, such as --forget-idle 7d")
+    idle_ms = None if forget_idle is None else round(seconds_of("--forget-idle", forget_idle) * 1000)
+    name = str(session.settings.need(GROUP, group))
+    with RedisLook(redis_url) as look:
+        look.check_group(stream, name)
+        found = look.consumers(stream, name)
+        if idle_ms is None:
+            _show_consumers({"stream": stream, "group": name}, found, "no consumers")
+        else:
+            _forget(look, stream, name, idle_ms, [c for c in found if c.idle_ms >= idle_ms], yes)
 
 
-def _show_stale(stream: str, group: str, stale: list[PendingEntry]) -> None:
-    data = [entry._asdict() for entry in stale]
-    rows = [(entry.id, entry.consumer, _seconds(entry.idle_ms), entry.deliveries) for entry in stale]
-    table = (
-        session.table(("entry", "consumer", "idle (s)", "deliveries"), rows) if rows else "nothing is stale"
+def _show_consumers(about: dict[str, Any], found: list[Consumer], none: str) -> None:
+    from conquiet.queue.wire import name_of
+
+    data = [{**consumer._asdict(), "name": name_of(consumer.name)} for consumer in found]
+    rows = [(row["name"], row["pending"], shown_seconds(row["idle_ms"])) for row in data]
+    table = session.table(("consumer", "pending", "idle (s)"), rows) if rows else none
+    session.result({**about, "consumers": data}, table)
+
+
+def _forget(look: RedisLook, stream: str, group: str, idle_ms: int, idle: list[Consumer], yes: bool) -> None:
+    from conquiet.queue.wire import name_of
+
+    free = [consumer.name for consumer in idle if not consumer.pending]
+    names = ", ".join(name_of(name) for name in free[:10]) + (", …" if len(free) > 10 else "")
+    question = f"remove {len(free)} consumers of group {group!r} for ever: {names}"
+    if free and not session.confirmed("--forget-idle", question, yes):
+        free = []
+    forgotten = look.forget(stream, group, idle_ms, free) if free else []
+    # Looked at again: what is pending or came back in between decides, not what was shown.
+    left = {consumer.name: consumer for consumer in look.consumers(stream, group)}
+    kept = [left[one.name] for one in idle if one.name in left and left[one.name].pending]
+    texts = [f"forgotten: {len(forgotten)}", *(f"  {name_of(name)}" for name in forgotten)]
+    if kept:
+        texts.append(f"kept, because messages are pending for them: {len(kept)}")
+        texts += [f"  {name_of(one.name)}: {one.pending} pending" for one in kept]
+    session.result(
+        {
+            "forgotten": [name_of(name) for name in forgotten],
+            "kept": [{**one._asdict(), "name": name_of(one.name)} for one in kept],
+        },
+        *texts,
     )
-    session.result({"stream": stream, "group": group, "stale": data}, table)
-    if rows:
-        session.note("nothing was changed: --handler, --claim or --drop takes them over")
-
-
-def _print_entry(entry: dict[str, Any]) -> None:
-    what = entry.get("malformed")
-    text = f"malformed: {what}" if what else json.dumps(entry.get("payload"), ensure_ascii=False)
-    session.result(entry, "  ".join(part for part in (entry.get("at", ""), entry["id"], text) if part))
-
-
-def _seconds(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else f"{milliseconds / 1000:,.1f}"
+    if kept:
+        session.note(f"conquiet stream recover {stream} --group {group} takes these messages over")

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from conquiet.cli.declaration import verb
+from conquiet.cli.durations import seconds_of
+from conquiet.cli.log_lines import log_to_stderr
 from conquiet.cli.output import session
+from conquiet.cli.processes import member, run_processes
 from conquiet.cli.settings import APP, CONCURRENCY, DSN, QUEUES, Found
-from conquiet.errors import SettingsError
+from conquiet.errors import AbandonedThreadsError, SettingsError
+from conquiet.observe import DIRECTORY, Exposition, SummedMetrics, exposition, join_sum
 from conquiet.redaction import redact_dsn
 
 __all__ = ["add_to", "parsed_queues"]
@@ -61,6 +69,15 @@ def worker(
             help="How many tasks run at a time, over all queues without a number; default: 8 (CONQUIET_CONCURRENCY).",
         ),
     ] = None,
+    prefetch: Annotated[
+        int | None,
+        typer.Option(
+            "--prefetch",
+            min=0,
+            show_default=False,
+            help="How many jobs to hold in advance; default: as many as will begin within 0.2 s, none if jobs are long.",
+        ),
+    ] = None,
     isolation: Annotated[
         str | None,
         typer.Option(
@@ -68,9 +85,17 @@ def worker(
             metavar="|".join(_ISOLATIONS),
             autocompletion=_isolations,
             show_default=False,
-            help="Where tasks run; default: async if all are coroutines, else thread.",
+            help="Where tasks run; default: coroutines in one event loop, functions on threads.",
         ),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            help="How many processes to run, each with this concurrency; one that dies is replaced.",
+        ),
+    ] = 1,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is due.")] = False,
     shutdown_timeout: Annotated[
         float,
@@ -78,6 +103,14 @@ def worker(
             "--shutdown-timeout", help="Seconds that running tasks have to end after a stop.", min=0
         ),
     ] = 30.0,
+    unknown_after: Annotated[
+        str,
+        typer.Option(
+            "--unknown-after",
+            metavar="DURATION",
+            help="How long jobs are given back whose task is not here, for workers of another version; then they fail.",
+        ),
+    ] = "15m",
     name: Annotated[
         str | None,
         typer.Option("--name", help="The name in leases; default: host and process id.", show_default=False),
@@ -86,7 +119,7 @@ def worker(
         int | None,
         typer.Option(
             "--metrics-port",
-            help="Serve the metrics of this process on this port.",
+            help="Serve the metrics on this port; of several processes, their sum.",
             min=0,
             max=65535,
             show_default=False,
@@ -99,24 +132,63 @@ def worker(
     """Run the tasks of an app.
 
     SIGTERM or Ctrl-C: nothing more is claimed, running tasks are finished, the other claimed jobs are released. After a
-    second signal it no longer waits for running tasks.
+    second signal it no longer waits for running tasks. When 16 tasks hang on their threads past their time limits, the
+    command starts itself anew, with the same process id.
+
+    With --processes the command starts so many workers, passes signals on to them, replaces those that are killed, and
+    ends with the sum of their counts. They end if it is killed itself.
     """
+    one = member()
+    if one is not None:
+        name = f"{name}-{one.number}" if name else None
+        if metrics_port is not None:
+            metrics_port = None  # the parent serves the sum
+            join_sum(one.number)  # before the app can create metrics of its own
     found = _app(str(session.settings.need(APP, app)))
     named = session.settings.find(QUEUES, queues)
     places = session.settings.find(CONCURRENCY, concurrency)
     workers = found.worker(
         None if named is None else parsed_queues(str(named.value), named.origin),
         concurrency=8 if places is None else places.value,
+        prefetch=prefetch,
         isolation=isolation,
         shutdown_timeout=shutdown_timeout,
+        unknown_after=seconds_of("--unknown-after", unknown_after),
         name=name,
         location=session.settings.used[APP.key].value,
+        ends_when_hung=True,
+        handle_signals=True,
     )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    session.note(f"{', '.join(found.tasks)} on {redact_dsn(found.dsn)}; SIGTERM or Ctrl-C stops")
-    with found, _metrics(metrics_host, metrics_port), _stopped_by_ctrl_c(workers):
-        counts = asdict(workers.run_until_idle() if until_idle else workers.run())
+    log_to_stderr()
+    if one is None:
+        session.note(f"{', '.join(found.tasks)} on {redact_dsn(found.dsn)}; SIGTERM or Ctrl-C stops")
+    if one is None and processes > 1:
+        found.close()
+        counts, status = _run_processes(processes, metrics_host, metrics_port)
+        if status:
+            raise typer.Exit(status)
+    else:
+        watched = one.stopped_with_parent(workers.stop) if one else nullcontext()
+        with found, _metrics(metrics_host, metrics_port), _stopped_by_ctrl_c(workers), watched:
+            try:
+                counts = asdict(workers.run_until_idle() if until_idle else workers.run())
+            except AbandonedThreadsError as error:
+                _replace_process(error)
+    if one is not None:
+        one.report(counts)
+        return
     session.result(counts, ", ".join(f"{what} {count}" for what, count in counts.items()))
+
+
+def _replace_process(error: AbandonedThreadsError) -> NoReturn:
+    """Start this command anew in the same process: nothing else ends the threads of tasks that hang.
+
+    What was running has ended or was cut off, as at a stop; everything else has been given back.
+    """
+    logging.getLogger("conquiet.cli").error("this worker replaces itself by a fresh process: %s", error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is wanted
 
 
 def parsed_queues(text: str, origin: str) -> dict[str, int | None]:
@@ -151,19 +223,36 @@ def _app(text: str) -> Any:
     return found
 
 
-def _metrics(host: str, port: int | None) -> AbstractContextManager[Any]:
+def _metrics(host: str, port: int | None, own: Exposition = exposition) -> AbstractContextManager[Any]:
     if port is None:
         return nullcontext()
     from conquiet.cli.verbs.metrics import MetricsServer
 
-    server = MetricsServer(host, port, flag="--metrics-port")
+    server = MetricsServer(host, port, flag="--metrics-port", own=own)
     session.note(f"serving {server.url}")
     return server
 
 
+def _run_processes(count: int, host: str, port: int | None) -> tuple[dict[str, int], int]:
+    if port is None:
+        return run_processes(count)
+    with TemporaryDirectory(prefix="conquiet-metrics-") as directory:
+        summed = SummedMetrics(directory, count)
+        with _metrics(host, port, summed.exposition):
+            return run_processes(count, {DIRECTORY: directory}, summed.ended)
+
+
 @contextmanager
 def _stopped_by_ctrl_c(workers: Any) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, lambda *_: workers.stop())
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        workers.stop()
+        # A handler of the app's own is called, too; Python's own would raise KeyboardInterrupt.
+        if callable(before) and before not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:

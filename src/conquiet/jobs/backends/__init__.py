@@ -9,6 +9,6 @@ from conquiet.jobs.backends.sqlite.backend import open_sqlite
 __all__ = ["Backend", "Claim", "Inserted", "JobRow", "NewRow", "Opener", "Settlement", "register"]
 
 register("sqlite", open_sqlite, "sqlite:///jobs.db (or sqlite:////absolute/path.db)")
-register("postgresql", open_postgres, "postgresql://user:password@host/database")
-register("postgres", open_postgres, "postgresql://user:password@host/database")
+register("postgresql", open_postgres, "postgresql://user:password@host/database", pooled=True)
+register("postgres", open_postgres, "postgresql://user:password@host/database", pooled=True)
 register("memory", open_memory, "memory:// for tests (nothing survives the process)")

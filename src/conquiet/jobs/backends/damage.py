@@ -42,15 +42,19 @@ def claimed(backend: Backend, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
     return (yield from claimed(backend, claim._replace(limit=1)))
 
 
-def settled(backend: Backend, ends: Sequence[Settlement]) -> Flow[set[str]]:
+def settled(
+    backend: Backend, ends: Sequence[Settlement], begins: Sequence[tuple[str, str]] = ()
+) -> Flow[set[str]]:
     """Call `backend.settle`. If it fails on a row, set that row aside and treat its lease as not current."""
     try:
-        return (yield from backend.settle(ends, None))
+        return (yield from backend.settle(ends, None, begins))
     except DamagedRowError as error:
-        if len(ends) == 1:
+        if len(ends) == 1 and not begins:
             yield from backend.set_aside(ends[0].job_id, ends[0].token, _reason(error))
             return set()
     current: set[str] = set()
+    if begins:
+        current |= yield from backend.settle((), None, begins)
     for end in ends:
         current |= yield from settled(backend, [end])
     return current

@@ -5,15 +5,24 @@ from __future__ import annotations
 import heapq
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, on_grid
 from conquiet.errors import JobConfigError
 from conquiet.flow import Flow, Signal, Sleep
-from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import PRUNE_STEP, Claim, Inserted, JobRow, Listing, NewRow, Settlement
 from conquiet.jobs.backends.registry import names_no_store
-from conquiet.jobs.backends.rows import EXPIRED_ERROR, attempt_json, duplicate_error, duplicates
+from conquiet.jobs.backends.rows import (
+    EXPIRED_ERROR,
+    attempt_json,
+    duplicate_error,
+    duplicates,
+    is_listed,
+    new_row,
+)
 from conquiet.jobs.backends.wakeups import Wakeups
 from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
 
@@ -67,7 +76,9 @@ class MemoryBackend:
         yield from ()
         return []
 
-    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
+    def insert(
+        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any, notify: bool = True
+    ) -> Flow[Inserted]:
         yield from ()
         if connection is not None:
             raise JobConfigError(
@@ -83,10 +94,11 @@ class MemoryBackend:
                 if row.id in self._jobs:
                     continue
                 self._seq += 1
-                self._jobs[row.id] = _Entry(self._seq, _new(queue, row, now))
+                self._jobs[row.id] = _Entry(self._seq, new_row(queue, row, now))
                 self._offer(row.id, now)
                 added.append(row.id)
-        self._wakeups.wake_all()
+        if notify:
+            self._wakeups.wake_all()
         return Inserted(now, added)
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
@@ -96,14 +108,13 @@ class MemoryBackend:
             self._promote(now)
             rows: list[JobRow] = []
             failed = False
-            for entry in self._next(claim.queues, now):
+            for entry in islice(self._next(claim.queues, now), claim.limit):
                 if self._expire(entry, claim, now):
                     failed = True
                     continue
-                rows.append(self._lease(entry, claim, now))
-                if len(rows) == claim.limit:
-                    break
-            return rows, failed and len(rows) < claim.limit
+                begins = claim.begun is None or (len(rows) < claim.begun and not entry.row.lease_expiries)
+                rows.append(self._lease(entry, claim, now, begins))
+            return rows, failed
 
     def set_aside(self, job_id: Any, token: str, reason: str) -> Flow[None]:
         end = Settlement(job_id, token, JobState.FAILED, "failed", error=reason, error_type="DamagedRow")
@@ -113,7 +124,9 @@ class MemoryBackend:
         yield from ()
         return False  # its claims never fail
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
         yield from ()
         if connection is not None:
             raise JobConfigError(
@@ -127,6 +140,10 @@ class MemoryBackend:
                 if entry is not None:
                     self._end(entry, settlement, now)
                     current.add(settlement.token)
+            for job_id, token in begins:
+                if (entry := self._held(job_id, token, now)) is not None:
+                    entry.row = entry.row._replace(lease_begun=True)
+                    current.add(token)
             self._wakeups.wake_all()
             return current
 
@@ -152,17 +169,16 @@ class MemoryBackend:
             entry = self._jobs.get(job_id)
             return None if entry is None else entry.row
 
-    def select(
-        self, state: JobState | None, queue: str | None, limit: int, offset: int
-    ) -> Flow[list[JobRow]]:
+    def select(self, listing: Listing) -> Flow[list[tuple[int, JobRow]]]:
         yield from ()
         with self._lock:
+            now = self._now()
             rows = [
-                entry.row
+                (entry.seq, entry.row)
                 for entry in self._jobs.values()
-                if (state is None or entry.row.state == state) and (queue is None or entry.row.queue == queue)
+                if is_listed(entry.seq, entry.row, listing, now)
             ]
-        return rows[offset : offset + limit]
+        return (rows[::-1] if listing.newest_first else rows)[: listing.limit]
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         yield from ()
@@ -176,6 +192,12 @@ class MemoryBackend:
                     of_queue = counts.setdefault(row.queue, {})
                     of_queue[kind] = of_queue.get(kind, 0) + 1
         return [QueueStats(name, **of_queue) for name, of_queue in sorted(counts.items())]
+
+    def backlog(self, queue: str, limit: int) -> Flow[int]:
+        yield from ()
+        with self._lock:
+            rows, now = (entry.row for entry in self._jobs.values()), self._now()
+            return sum(islice((1 for row in rows if row.queue == queue and _claimable(row, now)), limit))
 
     def retry(self, job_id: str) -> Flow[bool]:
         yield from ()
@@ -205,7 +227,7 @@ class MemoryBackend:
                 job_id
                 for job_id, entry in self._jobs.items()
                 if entry.row.state in (SUCCEEDED, FAILED) and (entry.row.finished_at or 0.0) <= limit
-            ]
+            ][:PRUNE_STEP]
             for job_id in old:
                 del self._jobs[job_id]
             return len(old)
@@ -228,6 +250,9 @@ class MemoryBackend:
                 if self._later:
                     seconds = min(seconds, max(self._later[0][0] - now, 0.0))
             yield Sleep(seconds, woken, stop)
+
+    def rest(self) -> Flow[None]:
+        yield from ()
 
     def _promote(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
@@ -255,6 +280,9 @@ class MemoryBackend:
     def awaiting(self) -> MemoryBackend:
         return self  # it never waits
 
+    def for_worker(self) -> MemoryBackend:
+        return self
+
     def close(self) -> Flow[None]:
         yield from ()
 
@@ -273,14 +301,21 @@ class MemoryBackend:
             heapq.heappush(self._ready.setdefault(row.queue, []), (row.priority, entry.seq, job_id))
 
     def _next(self, queues: Sequence[str], now: float) -> Iterator[_Entry]:
-        """Yield the claimable jobs of these queues, best first, and remove each from its heap."""
-        heaps = [heap for name in queues if (heap := self._ready.get(name))]
-        while heaps := [heap for heap in heaps if heap]:
-            _, seq, job_id = heapq.heappop(min(heaps, key=lambda heap: heap[0]))
+        """Yield the claimable jobs of these queues in claim order (see `by_turns`), and remove each from its heap."""
+        turns: Counter[tuple[str, int]] = Counter()
+
+        def place(name: str) -> tuple[int, int]:
+            priority = self._ready[name][0][0]
+            return priority, turns[name, priority]
+
+        while names := [name for name in queues if self._ready.get(name)]:
+            name = min(names, key=place)  # of equal ones the first
+            priority, seq, job_id = heapq.heappop(self._ready[name])
             entry = self._jobs.get(job_id)
             if entry is None or entry.seq != seq:
                 continue
             if _claimable(entry.row, now):
+                turns[name, priority] += 1
                 yield entry
             else:  # leased meanwhile, or the clock was set back: keep it for later
                 self._offer(job_id, now)
@@ -290,8 +325,8 @@ class MemoryBackend:
         row = entry.row
         if row.state != IN_FLIGHT:
             return False
-        times = row.lease_expiries + 1
-        if times >= claim.max_lease_expiries:
+        times = row.lease_expiries + bool(row.lease_begun)
+        if row.lease_begun and times >= claim.max_lease_expiries:
             error = EXPIRED_ERROR % times
             ended = Settlement(
                 row.id, "", JobState.FAILED, "lease expired", error=error, error_type="LeaseExpired"
@@ -306,7 +341,7 @@ class MemoryBackend:
         entry.row = entry.row._replace(retry_at=row.retry_at)
         return False
 
-    def _lease(self, entry: _Entry, claim: Claim, now: float) -> JobRow:
+    def _lease(self, entry: _Entry, claim: Claim, now: float, begins: bool) -> JobRow:
         until = on_grid(now + claim.ttl)
         row = entry.row = entry.row._replace(
             state=IN_FLIGHT,
@@ -316,6 +351,7 @@ class MemoryBackend:
             lease_ttl=claim.ttl,
             lease_worker=claim.worker,
             lease_started_at=now,
+            lease_begun=begins,
         )
         heapq.heappush(self._later, (until, row.id))
         return row
@@ -330,7 +366,7 @@ class MemoryBackend:
     def _end(self, entry: _Entry, end: Settlement, now: float) -> None:
         row = entry.row
         history = row.attempts
-        if end.state is not JobState.SUCCEEDED:
+        if end.state is not JobState.SUCCEEDED and end.outcome != "unbegun":
             attempt = attempt_json(
                 row.lease_version, row.lease_worker or "", row.lease_started_at or 0.0, now, end
             )
@@ -347,31 +383,6 @@ class MemoryBackend:
         )
         if end.state is JobState.READY:
             self._offer(row.id, now)
-
-
-def _new(queue: str, row: NewRow, now: float) -> JobRow:
-    return JobRow(
-        id=row.id,
-        queue=queue,
-        payload=row.payload,
-        priority=row.priority,
-        state=READY,
-        retries=0,
-        max_retries=row.max_retries,
-        retry_at=on_grid(now + row.delay) if row.delay else None,
-        enqueued_at=now,
-        correlation_id=row.correlation_id,
-        lease_token=None,
-        lease_version=0,
-        lease_expires_at=None,
-        lease_ttl=None,
-        lease_worker=None,
-        lease_started_at=None,
-        lease_expiries=0,
-        error=None,
-        finished_at=None,
-        attempts="[]",
-    )
 
 
 def _claimable(row: JobRow, now: float) -> bool:

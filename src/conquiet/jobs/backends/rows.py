@@ -11,34 +11,85 @@ from typing import Any
 import msgspec
 
 from conquiet import payload
-from conquiet.clock import utc
+from conquiet.clock import on_grid, utc
 from conquiet.errors import DuplicateJobError
-from conquiet.jobs.backends.protocol import Claim, JobRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, JobRow, Listing, NewRow, Settlement
 from conquiet.jobs.model import Attempt, Job, JobState, Lease
 
 __all__ = [
     "EXPIRED_ERROR",
     "GIVEN",
+    "RANKED",
     "STATES",
     "attempt_json",
     "attempts_of",
+    "due_at",
     "duplicate_error",
     "duplicates",
+    "is_listed",
     "job_of",
     "leased_row",
     "new_ids",
-    "ready_place",
+    "new_row",
 ]
 
 EXPIRED_ERROR = "its lease expired %s times: its worker died or lost the store each time"
 IN_FLIGHT, SUCCEEDED = JobState.IN_FLIGHT.value, JobState.SUCCEEDED.value
 # Columns whose values the claim of Ready jobs sets itself, so that the database need not return them.
 GIVEN = ("state", "lease_token", "lease_ttl", "lease_worker", "lease_started_at", "finished_at")
+# A claim ranks so many delayed jobs that are due exactly, by age, among the others with the same priority. Of more than
+# that, those that have been due for longest come first.
+RANKED = 100
 STATES = {state.value: state for state in JobState}
-# Number, worker, start, end, outcome, category, type and text of the error.
-_STORED_ATTEMPTS = msgspec.json.Decoder(
-    list[tuple[int, str, float, float, str, str | None, str | None, str | None]]
-)
+
+
+class _StoredAttempt(msgspec.Struct, array_like=True, gc=False):
+    """An element of the stored array. It may be shorter than this, from an older release, or longer, from a newer one."""
+
+    number: int
+    worker: str
+    started_at: float
+    ended_at: float
+    outcome: str
+    category: str | None
+    error_type: str | None
+    error: str | None
+    traceback: str | None = None
+
+
+_STORED_ATTEMPTS = msgspec.json.Decoder(list[_StoredAttempt])
+
+
+def new_row(queue: str, row: NewRow, now: float) -> JobRow:
+    return JobRow(
+        id=row.id,
+        queue=queue,
+        payload=row.payload,
+        priority=row.priority,
+        state=JobState.READY.value,
+        retries=0,
+        max_retries=row.max_retries,
+        retry_at=due_at(row, now),
+        enqueued_at=now,
+        correlation_id=row.correlation_id,
+        lease_token=None,
+        lease_version=0,
+        lease_expires_at=None,
+        lease_ttl=None,
+        lease_worker=None,
+        lease_started_at=None,
+        lease_expiries=0,
+        error=None,
+        finished_at=None,
+        attempts="[]",
+    )
+
+
+def due_at(row: NewRow, now: float) -> float | None:
+    """When a new job is due by the store's clock; None: immediately."""
+    if row.at is not None:
+        return on_grid(row.at) if row.at > now else None
+    return on_grid(now + row.delay) if row.delay else None
 
 
 def job_of(row: JobRow) -> Job:
@@ -65,6 +116,7 @@ def job_of(row: JobRow) -> Job:
         error,
         _,
         attempts,
+        begun,
     ) = row
     # JobRow declares the types that we write. Others may write to the table, and SQLite accepts any type in a column.
     if not (
@@ -80,7 +132,7 @@ def job_of(row: JobRow) -> Job:
         raise TypeError("a column holds a value of the wrong type")
     lease = None
     if token is not None and state == IN_FLIGHT:
-        lease = Lease(token, version, utc(expires_at), ttl or 0.0, worker or "")  # type: ignore[arg-type]
+        lease = Lease(token, version, utc(expires_at), ttl or 0.0, worker or "", bool(begun))  # type: ignore[arg-type]
     return Job(
         job_id,
         queue,
@@ -101,10 +153,18 @@ def job_of(row: JobRow) -> Job:
 
 def attempts_of(stored: str | bytes) -> tuple[Attempt, ...]:
     return tuple(
-        Attempt(number, worker, utc(started), utc(ended), outcome, category, error_type, error)
-        for number, worker, started, ended, outcome, category, error_type, error in _STORED_ATTEMPTS.decode(
-            stored
+        Attempt(
+            one.number,
+            one.worker,
+            utc(one.started_at),
+            utc(one.ended_at),
+            one.outcome,
+            one.category,
+            one.error_type,
+            one.error,
+            one.traceback,
         )
+        for one in _STORED_ATTEMPTS.decode(stored)
     )
 
 
@@ -119,15 +179,8 @@ def _attempts(row: JobRow) -> tuple[Attempt, ...]:
 
 def attempt_json(number: int, worker: str, started: float, ended: float, end: Settlement) -> str:
     """Return one attempt as an element of the stored array."""
-    return json.dumps(
-        [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error],
-        ensure_ascii=False,
-    )
-
-
-def ready_place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    """Sort key: priority, then number. RETURNING does not keep the order."""
-    return claimed[4], claimed[0]
+    written = [number, worker, started, ended, end.outcome, end.category, end.error_type, end.error]
+    return json.dumps([*written, end.traceback] if end.traceback else written, ensure_ascii=False)
 
 
 def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
@@ -149,6 +202,7 @@ def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
         expiries,
         error,
         attempts,
+        begun,
     ) = claimed
     values = (
         job_id,
@@ -171,6 +225,7 @@ def leased_row(claimed: tuple[Any, ...], claim: Claim, token: str) -> JobRow:
         error,
         None,
         attempts,
+        begun,
     )
     return tuple.__new__(JobRow, values)  # hot path: the same as JobRow(), without passing twenty arguments
 
@@ -185,6 +240,34 @@ def duplicate_error(double: Sequence[str]) -> DuplicateJobError:
     return DuplicateJobError(
         f"a job with id {double[0]!r} exists (or is twice in this call); nothing was enqueued", double
     )
+
+
+def task_of(text: str | bytes) -> str | None:
+    """Return the task that a payload calls, as an app writes it: by its first key."""
+    if text[:9] not in ('{"task":"', b'{"task":"'):
+        return None
+    return _CALLS.decode(text).task
+
+
+def is_listed(seq: int, row: JobRow, listing: Listing, now: float) -> bool:
+    """Return whether a listing shows the job with this number."""
+    after, older, newer = listing.after, listing.older_than, listing.newer_than
+    return (
+        (listing.state is None or row.state == listing.state)
+        and (listing.queue is None or row.queue == listing.queue)
+        and (listing.task is None or task_of(row.payload) == listing.task)
+        and (listing.correlation_id is None or row.correlation_id == listing.correlation_id)
+        and (after is None or (seq < after if listing.newest_first else seq > after))
+        and (older is None or row.enqueued_at <= now - older)
+        and (newer is None or row.enqueued_at > now - newer)
+    )
+
+
+class _Call(msgspec.Struct):
+    task: str
+
+
+_CALLS = msgspec.json.Decoder(_Call)
 
 
 def new_ids(count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import sqlite3
@@ -14,10 +13,11 @@ from conquiet.errors import JobConfigError
 from conquiet.flow import Call, Flow, Signal, Sleep, current_fence, kept, run, run_async
 from conquiet.jobs.backends.protocol import Backend
 from conquiet.jobs.model import Job
+from conquiet.observe import SafeLogger
 
 __all__ = ["JobContext"]
 
-_log = logging.getLogger("conquiet.jobs")
+_log = SafeLogger("conquiet.jobs")
 
 
 class JobContext:
@@ -46,6 +46,11 @@ class JobContext:
             threading.Lock()
         )  # a handler may ask for the connection in several threads at the same time
 
+    def move(self, backend: Backend, *, awaits: bool) -> None:
+        """For the worker, before the handler starts: it runs where this back end can be used."""
+        self._backend = backend
+        self._awaits = awaits
+
     @property
     def connection(self) -> Any:
         """A connection to the store's database, in a transaction that the worker commits together with the ack.
@@ -54,7 +59,7 @@ class JobContext:
         """
         backend = self._transactional()
         if self._awaits:
-            raise JobConfigError("with isolation='async' use: await context.get_connection()")
+            raise JobConfigError("in an event loop use: await context.get_connection()")
         with self._opening:
             if self.transaction is None:
                 fence = current_fence()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterable
 from contextvars import copy_context
 from typing import Any, NamedTuple
@@ -18,17 +17,31 @@ from conquiet.errors import (
     StaleLeaseError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
+    TaskMismatchError,
 )
-from conquiet.flow import Call, Cancelled, Flow, ProcessCalls, Signal, call_in, describe, shielded
+from conquiet.flow import (
+    Call,
+    Cancelled,
+    Flow,
+    ProcessCalls,
+    Signal,
+    call_in,
+    deferred_kind,
+    describe,
+    refuse_deferred,
+    shielded,
+)
 from conquiet.jobs.model import Job
 from conquiet.jobs.operations import JobOperations
 from conquiet.jobs.retry import RetrySchedule
 from conquiet.jobs.worker.context import JobContext
+from conquiet.jobs.worker.deferral import MISMATCH, UNKNOWN_AFTER, Deferral
 from conquiet.jobs.worker.plan import Handler, JobPlan, JobPlans
+from conquiet.observe import SafeLogger
 
-__all__ = ["Execution", "Executor", "check_handlers"]
+__all__ = ["Execution", "Executor", "check_handlers", "is_coroutine_function"]
 
-_log = logging.getLogger("conquiet.jobs")
+_log = SafeLogger("conquiet.jobs")
 
 
 class Execution(NamedTuple):
@@ -37,11 +50,14 @@ class Execution(NamedTuple):
     job: Job
     error: BaseException | None = None
     category: str | None = None
-    given_back: bool = False  # interrupted because the worker ends: released, no retry consumed
+    given_back: bool = False  # released, no retry consumed: the worker ends, or its code does not fit
+    unbegun: bool = False  # given back because it would wait too long here
     settled: bool = False  # already acknowledged, in the handler's own transaction
     unknown: bool = False  # perhaps acknowledged in that transaction: the answer to the commit did not arrive
     lost: bool = False  # the lease was lost: its effect was not committed
+    abandoned: bool = False  # still running on a thread: nothing is settled, its lease lapses
     retryable: bool = True
+    delay: float | None = None  # before a job that is given back is due again
     schedule: RetrySchedule | None = None  # for the delay before the next retry; None: the store's
 
 
@@ -50,7 +66,11 @@ def check_handlers(handlers: Iterable[Handler], isolation: str) -> None:
     for handler in handlers:
         if not callable(handler):
             raise JobConfigError(f"a handler must be callable, not {type(handler).__name__}")
-        if isolation != "async" and _is_coroutine_function(handler):
+        if deferred_kind(handler) == "generator function":
+            raise JobConfigError(
+                f"{describe(handler)} is a generator function: calling it would not run it. Use a function without yield"
+            )
+        if isolation not in ("async", "mixed") and is_coroutine_function(handler):
             raise JobConfigError(f"{describe(handler)} is a coroutine function: use isolation='async'")
         if isolation == "process":
             ProcessCalls(handler, wrap=call_in_child)  # raises if a child process could not import it
@@ -64,10 +84,18 @@ class Executor:
     | async | the coroutine is cancelled |
     | process | the child process is killed: the only hard stop |
     | thread | the thread is abandoned, fenced and counted; it keeps running |
+
+    "mixed" is a `MixedExecutor`: async for coroutine functions, thread for others.
     """
 
-    def __init__(self, plans: JobPlans, operations: JobOperations, isolation: str) -> None:
+    def __init__(
+        self, plans: JobPlans, operations: JobOperations, isolation: str, deferral: Deferral | None = None
+    ) -> None:
         self._plan = plans.plan
+        self._deferral = deferral or Deferral(UNKNOWN_AFTER)
+        self.task = plans.task
+        self.knows = plans.knows
+        self.isolated = isolation == "process"
         self._operations = operations
         self._isolation = isolation
         # How a handler is called, and whether it takes a context; by its id, because not all handlers are hashable.
@@ -80,17 +108,23 @@ class Executor:
 
     def execute(self, context: JobContext) -> Flow[Execution]:
         """Run the handler of the context's job. Whatever it raises becomes part of the result."""
-        job, retry = context.job, None
         try:
-            plan = self._plan(job)
-            retry = plan.retry
-            yield self._call(plan, context)
+            plan = self._plan(context.job)
+        except BaseException as error:  # noqa: BLE001 - plans may be the user's
+            return self._failed(context.job, error, None)
+        return (yield from self.run_plan(plan, context))
+
+    def run_plan(self, plan: JobPlan, context: JobContext) -> Flow[Execution]:
+        job = context.job
+        try:
+            if (returned := (yield self._call(plan, context))) is not None:
+                refuse_deferred(plan.handler, returned)
             if context.transaction is None:
                 return Execution(job)
             context.settling = True
             return (yield from shielded(self._commit(context)))
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything: it fails the job
-            ended = self._failed(job, error, retry)
+            ended = self._failed(job, error, plan.retry)
         if context.transaction is not None:
             abandoned = self._isolation == "thread" and isinstance(ended.error, CallTimeoutError)
             yield from shielded(self._undo(context, abandoned))
@@ -99,13 +133,19 @@ class Executor:
     def _failed(self, job: Job, error: BaseException, retry: RetrySchedule | None) -> Execution:
         # After close(), a cancellation or a dead child was caused by this worker; before, by the handler.
         ours = isinstance(error, Cancelled | IsolationError) and not isinstance(error, RemoteCallError)
-        if (self._closed and ours) or isinstance(error, AbandonedThreadsError | KeyboardInterrupt):
+        # A KeyboardInterrupt on a handler's own thread is the handler's; in the event loop it may be Ctrl-C.
+        interrupted = isinstance(error, KeyboardInterrupt) and self._isolation == "async"
+        if (self._closed and ours) or interrupted or isinstance(error, AbandonedThreadsError):
             return Execution(job, error, given_back=True)
+        if _is(TaskMismatchError, error):
+            delay = self._deferral.delay(job, self.task(job), error)
+            if delay is not None:
+                return Execution(job, _with_text(error), MISMATCH, given_back=True, delay=delay)
         return Execution(
             job,
             _with_text(error),
             "TIMEOUT" if _is(TimeoutError, error) else "SYSTEM",
-            retryable=not _is(JobRejectedError, error),
+            retryable=not (_is(JobRejectedError, error) or _is(TaskMismatchError, error)),
             schedule=retry,
         )
 
@@ -162,6 +202,8 @@ class Executor:
         def in_own_context(job: Job, *context: JobContext) -> Any:
             try:
                 return call_in(copy_context(), handler, job, *context)
+            except GeneratorExit as error:  # in a flow it would end the runner, not only this job
+                raise RuntimeError(f"{describe(handler)} raised GeneratorExit") from error
             finally:
                 for one in context:
                     one.leave()
@@ -182,11 +224,12 @@ def _with_text(error: BaseException) -> BaseException:
     try:
         str(error)
     except Exception:  # noqa: BLE001 - __str__ is the user's code too
-        return RuntimeError(f"{type(error).__qualname__}, which has no readable text")
+        substitute = RuntimeError(f"{type(error).__qualname__}, which has no readable text")
+        return substitute.with_traceback(error.__traceback__)
     return error
 
 
-def _is_coroutine_function(handler: Handler) -> bool:
+def is_coroutine_function(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
     )
@@ -204,7 +247,7 @@ def _takes_context(handler: Handler) -> bool:
 
 
 def call_in_child(handler: Handler, plain: dict[str, Any]) -> None:
-    """Runs in the child process: rebuilds the job and calls the handler. The return value is dropped."""
+    """Runs in the child process: rebuilds the job and calls the handler, whose return value is not sent back."""
     job = Job.of_plain(plain)
     context = JobContext(job, None, Signal())
-    handler(*((job, context) if _takes_context(handler) else (job,)))
+    refuse_deferred(handler, handler(*((job, context) if _takes_context(handler) else (job,))))

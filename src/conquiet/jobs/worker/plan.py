@@ -32,6 +32,14 @@ class JobPlans:
         """Return the plan for `job`. Called once per job, before it runs; an exception fails the job."""
         raise NotImplementedError
 
+    def task(self, job: Job) -> str:
+        """Return what kind of job it is: durations are measured by it. Must not raise."""
+        return job.queue
+
+    def knows(self, task: str) -> bool:
+        """Return whether `task` is one of a limited number, so that metrics may have it as a label."""
+        return True
+
     def handlers(self, queues: Sequence[str]) -> Iterable[Handler]:
         """Return the handlers that are known in advance; they are checked when the worker is created."""
         return ()

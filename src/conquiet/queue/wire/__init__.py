@@ -12,7 +12,10 @@ from conquiet.queue.wire.commands import (
     text,
     whole,
 )
-from conquiet.queue.wire.exchange import TRANSPORT_ERRORS, Exchange, translated
+from conquiet.queue.wire.exchange import Exchange
+from conquiet.queue.wire.routes import route_to
+from conquiet.queue.wire.slots import slot_of, tagged
+from conquiet.queue.wire.translation import TRANSPORT_ERRORS, translated
 
 __all__ = [
     "TRANSPORT_ERRORS",
@@ -23,8 +26,11 @@ __all__ = [
     "name_of",
     "pack",
     "parse_entries",
+    "route_to",
     "rows",
+    "slot_of",
     "stream_entries",
+    "tagged",
     "text",
     "translated",
     "whole",

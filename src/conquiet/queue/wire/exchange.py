@@ -1,4 +1,4 @@
-"""One command and its reply over a connection of the client's pool, as a flow for both kinds of client.
+"""One command and its reply over a connection of the client's pool, as a flow for every kind of client.
 
 The client's `execute_command` is not used: it retries by default, and no command here may be sent twice.
 """
@@ -12,41 +12,34 @@ from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from conquiet.errors import (
-    AccessProblem,
-    GroupLostError,
-    QueueAnswerError,
-    QueueConfigError,
-    QueueConnectionError,
-    QueueError,
-    QueueOutcomeUnknownError,
-    QueueRefusedError,
-    redact,
-)
+from conquiet.errors import QueueConfigError, QueueRefusedError
 from conquiet.flow import Call, Flow
-from conquiet.redaction import printable
+from conquiet.queue.wire.commands import pack, whole
+from conquiet.queue.wire.routes import CLUSTERS, has_read_limit, route_to
+from conquiet.queue.wire.sockets import connect_attempts, is_of_another_loop, renewed
+from conquiet.queue.wire.translation import TRANSPORT_ERRORS, is_doubtful, translated
 
-__all__ = ["TRANSPORT_ERRORS", "Exchange", "translated"]
+__all__ = ["Exchange"]
 
 _GRACE_SECONDS = (
     5.0  # how much longer than BLOCK a blocking read may take before the server is considered lost
 )
-
-# Errors that a reply in a wrong format causes in the client's parser and in the functions of `commands`.
-_MISSHAPEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-TRANSPORT_ERRORS = (RedisError, OSError, *_MISSHAPEN)
+_REDIRECTIONS = 5
+_ASKING = pack("ASKING")
 
 
 class Exchange:
     """Sends packed commands and returns their replies. Raises a QueueError with the client's error as its cause."""
 
-    def __init__(self, redis: Any, awaits: bool) -> None:
+    def __init__(self, redis: Any, awaits: bool, key: str | bytes | None = None) -> None:
+        """`key` is one that all commands are about: in a cluster they go straight to its node."""
         # A client of the other kind would block the event loop, or return coroutines instead of replies.
-        if not hasattr(redis, "connection_pool") or isinstance(redis, AsyncRedis) is not awaits:
+        known = hasattr(redis, "connection_pool") or isinstance(redis, CLUSTERS)
+        if not known or isinstance(redis, AsyncRedis | AsyncRedisCluster) is not awaits:
             needed, made_by = (
                 ("redis.asyncio.Redis", "connect_async") if awaits else ("redis.Redis", "connect")
             )
@@ -54,7 +47,7 @@ class Exchange:
                 f"a {needed} client is needed here, not {type(redis).__module__}.{type(redis).__qualname__}; "
                 f"conquiet.queue.{made_by}(url) makes one"
             )
-        self._pool = redis.connection_pool
+        self._route = route_to(redis, key)
         self._awaits = awaits
         self._pid = os.getpid()
 
@@ -65,32 +58,98 @@ class Exchange:
         parse: Callable[[Any], Any] | None = None,
         *,
         block_ms: int | None = None,
+        replicas: tuple[int, int] | None = None,
     ) -> Flow[Any]:
-        """Send `command` once, and return its reply parsed by `parse`. `what` names it in errors."""
+        """Send `command` once, and return its reply parsed by `parse`. `what` names it in errors.
+
+        With `replicas`, a number and milliseconds, wait until so many have it, and return the reply and the number that
+        has it, or the error instead of a number.
+        """
         if os.getpid() != self._pid:
             raise QueueRefusedError(
                 f"{what}: this object was created in process {self._pid} and inherited by its fork {os.getpid()}, "
                 "where using its connection would mix up the replies of both: make a new one after the fork"
             )
+        lane = self._route.only
+        commands: tuple[bytes, ...] = (command,) if replicas is None else (command, pack("WAIT", *replicas))
+        redirections = 0
+        while True:
+            sent = False
+            try:
+                if lane is None:
+                    lane = yield from self._route.lane()
+                connection = yield Call(lane.get)
+                try:
+                    if self._awaits and is_of_another_loop(connection):
+                        raise _another_loop(what)
+                    yield from renewed(connection)
+                    sent = True
+                    yield Call(connection.send_packed_command, commands)
+                    if commands[0] is _ASKING:
+                        yield self._read(connection, None)
+                    reply = yield self._read(connection, block_ms)
+                    value = reply if parse is None else parse(reply)
+                    if replicas is not None:
+                        held = yield from self._held(connection, replicas)
+                        if not isinstance(held, int) or held < replicas[0]:
+                            yield from self._left(lane, connection)
+                        value = value, held
+                    return value
+                except (ResponseError, QueueRefusedError) as error:
+                    # An ordinary reply, or not our connection: it is usable, unless its server may be no master, or
+                    # the reply to WAIT is still to come.
+                    if sent and (replicas is not None or is_doubtful(error)):
+                        yield Call(connection.disconnect, shield=True)
+                    raise
+                except BaseException:
+                    # A reply may still be on its way: the next command must not read it.
+                    yield Call(connection.disconnect, shield=True)
+                    raise
+                finally:
+                    yield Call(lane.release, connection, shield=True)
+            except TRANSPORT_ERRORS as error:
+                # Not a repetition: the node that answers so has done nothing, and says which one will.
+                if isinstance(error, AskError) and redirections < _REDIRECTIONS:
+                    redirections += 1
+                    lane = yield from self._redirected(what, error)
+                    commands = commands[commands[0] is _ASKING :]
+                    if not isinstance(error, MovedError):
+                        commands = (_ASKING, *commands)
+                    continue
+                yield from self._replaced(lane, error)
+                attempts = 1 if sent or lane is None else connect_attempts(lane.pool)
+                raise translated(what, error, sent=sent, attempts=attempts) from error
+            except RuntimeError as error:
+                if self._awaits and "loop" in str(error):  # asyncio: closed, or not the one of a future
+                    raise _another_loop(what) from error
+                raise
+
+    def _held(self, connection: Any, replicas: tuple[int, int]) -> Flow[int | Exception]:
+        """How many replicas have what was just written, or why that is not known."""
         try:
-            connection = yield Call(self._pool.get_connection)
+            return whole((yield self._read(connection, replicas[1])))
+        except TRANSPORT_ERRORS as error:
+            return error
+
+    def _left(self, lane: Any, connection: Any) -> Flow[None]:
+        """Leave a master whose replicas did not confirm: they may follow another one already, of which it is told last."""
+        yield Call(connection.disconnect, shield=True)
+        yield Call(lane.forget, shield=True)
+        self._route.doubt()
+
+    def _redirected(self, what: str, answer: AskError) -> Flow[Any]:
+        try:
+            return (yield from self._route.redirected(answer))
         except TRANSPORT_ERRORS as error:
             raise translated(what, error) from error
-        try:
-            try:
-                yield Call(connection.send_packed_command, (command,))
-                reply = yield self._read(connection, block_ms)
-                return reply if parse is None else parse(reply)
-            except ResponseError:
-                raise  # an ordinary reply: the connection is usable
-            except BaseException:
-                # A reply may still be on its way: the next command must not read it.
-                yield Call(connection.disconnect, shield=True)
-                raise
-            finally:
-                yield Call(self._pool.release, connection, shield=True)
-        except TRANSPORT_ERRORS as error:
-            raise translated(what, error, sent=True) from error
+
+    def _replaced(self, lane: Any, error: Exception) -> Flow[None]:
+        """After an error that a failover explains: the next command asks who the master is, and connects to it."""
+        if is_doubtful(error):
+            yield Call(lane.forget, shield=True)  # the idle connections lead to the same server
+        answered = isinstance(error, ResponseError) and not isinstance(error, ClusterDownError)
+        if is_doubtful(error) or not answered:
+            self._route.doubt()
 
     def _read(self, connection: Any, block_ms: int | None) -> Call:
         read = partial(connection.read_response, disable_decoding=True)
@@ -101,28 +160,20 @@ class Exchange:
             # redis-py's own limit would return None here, as if the stream were empty, while the real reply is still
             # on its way. Ours cancels the read, and the connection is closed.
             return Call(partial(read, timeout=math.inf), timeout=seconds)
-        return Call(partial(read, timeout=seconds))
+        kind: Any = type(connection)
+        if has_read_limit(kind):
+            return Call(partial(read, timeout=seconds))
+        return Call(_read_within, connection, read, seconds)
 
 
-def translated(what: str, error: Exception, *, sent: bool = False) -> QueueError:
-    """Translate one of `TRANSPORT_ERRORS` into a QueueError; `sent` if the command may have reached Redis."""
-    what, reason = printable(what), printable(redact(str(error))).rstrip(". ") or type(error).__name__
-    if reason.startswith("NOGROUP"):
-        return GroupLostError(
-            f"{what}: the consumer group is gone ({reason}). It is not recreated automatically, because its "
-            "pending entries are lost: find out what removed it, then make a new queue object"
-        )
-    if isinstance(error, AuthenticationError | BusyLoadingError):  # replies from Redis, which did nothing
-        problem = AccessProblem.CREDENTIALS if isinstance(error, AuthenticationError) else None
-        return QueueConnectionError(f"{what}: {reason}. Nothing was retried", problem=problem)
-    # A host name or a password that cannot be encoded.
-    unsendable = isinstance(error, UnicodeError) and not isinstance(error, UnicodeDecodeError)
-    if unsendable or isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
-        kind = QueueOutcomeUnknownError if sent and not unsendable else QueueConnectionError
-        return kind(f"{what}: {reason}. Nothing was retried")
-    if isinstance(error, _MISSHAPEN):
-        return QueueAnswerError(
-            f"{what}: the reply is not from Redis ({type(error).__name__}: {reason[:200]}). Whether the command was "
-            "done is not known: find out what answers at that address"
-        )
-    return QueueRefusedError(f"{what}: {reason}", code=reason.partition(" ")[0])
+def _read_within(connection: Any, read: Callable[[], Any], seconds: float) -> Any:
+    if not connection.can_read(timeout=seconds):
+        raise RedisTimeoutError("Timeout reading from socket")
+    return read()
+
+
+def _another_loop(what: str) -> QueueRefusedError:
+    return QueueRefusedError(
+        f"{what}: the connection of this client belongs to another event loop (each asyncio.run makes a new one). "
+        "Create the client and the queue in the loop that uses them, or await client.aclose() before the other loop ends"
+    )

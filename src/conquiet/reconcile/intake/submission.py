@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+from unicodedata import normalize
 
 from conquiet.errors import ReportRefusedError
 from conquiet.reconcile.rules import MAX_CLAIM
@@ -55,11 +56,15 @@ class Submission:
 
 
 def checked_name(field: str, value: object) -> str:
-    """Return the name if it is text that both databases can store."""
+    """Return the name, without white space around it, if it is text that both databases can store.
+
+    An affiliate's name is composed (NFC), too: what looks the same must not be two affiliates, with two rate limits.
+    """
     if value is None:
         raise ReportRefusedError(f"{field} is missing", field)
     if not isinstance(value, str) or not value.strip():
         raise ReportRefusedError(f"{field} must be a text that is not empty, not {_shown(value)}", field)
+    value = normalize("NFC", value.strip()) if field == "affiliate_id" else value.strip()
     if len(value) > MAX_NAME:
         raise ReportRefusedError(f"{field} has {len(value)} characters, more than {MAX_NAME}", field)
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from conquiet.clock import SYSTEM_CLOCK, Clock, utc
 from conquiet.errors import (
@@ -16,17 +15,20 @@ from conquiet.errors import (
     ReconcileConfigError,
     redact,
 )
-from conquiet.local import GLOBAL_CIRCUIT_BREAKER
-from conquiet.observe import RECONCILE_METRICS
+from conquiet.local import GLOBAL_CIRCUIT_BREAKER, Pace
+from conquiet.observe import RECONCILE_METRICS, SafeLogger
 from conquiet.reconcile.platforms.adapter import AdapterRegistry, PlatformAdapter
 from conquiet.reconcile.platforms.http import HttpAdapter
 from conquiet.reconcile.platforms.simulated import SimulatedAdapter
 from conquiet.reconcile.rules import MAX_CLAIM, METRIC_NAMES
 from conquiet.reconcile.verdict import Metrics
 
-__all__ = ["ADAPTERS", "Breaker", "Breakers", "FetchError", "FetchOutcome", "PlatformFetcher"]
+if TYPE_CHECKING:
+    from conquiet.coordination import SharedState
 
-_log = logging.getLogger("conquiet.reconcile")
+__all__ = ["ADAPTERS", "NOTHING", "Breaker", "Breakers", "FetchError", "FetchOutcome", "PlatformFetcher"]
+
+_log = SafeLogger("conquiet.reconcile")
 
 ADAPTERS = AdapterRegistry({"simulated": SimulatedAdapter, "http": HttpAdapter})
 NOTHING = Metrics(None, None, None)
@@ -67,20 +69,29 @@ class Breakers(Protocol):
 
 
 class PlatformFetcher:
-    """Fetches from the platforms it was given adapters for. Each has a breaker; `fetch` never raises for a platform."""
+    """Fetches from the platforms it was given adapters for. Each has a breaker; `fetch` never raises for a platform.
+
+    `pace` spaces the calls to platforms that ask for fewer (`delay_for`); without one it is kept in this process.
+    """
 
     def __init__(
         self,
         adapters: Mapping[str, PlatformAdapter],
         *,
         breakers: Breakers = GLOBAL_CIRCUIT_BREAKER,
+        pace: Pace | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         for platform, adapter in adapters.items():
             if not isinstance(adapter, PlatformAdapter):
                 raise ReconcileConfigError(f"platform {platform!r} needs a PlatformAdapter, not {adapter!r}")
         self._adapters = dict(adapters)
+        names: list[object] = list(self._adapters)
+        if not all(isinstance(name, str) and name.strip() for name in names):
+            raise ReconcileConfigError("the name of a platform must be a text that is not empty")
         self._breakers = breakers
+        self._own_pace = pace
+        self._pace = pace or Pace(clock=clock)
         self._clock = clock
 
     @classmethod
@@ -90,6 +101,7 @@ class PlatformFetcher:
         *,
         registry: AdapterRegistry = ADAPTERS,
         breakers: Breakers = GLOBAL_CIRCUIT_BREAKER,
+        pace: Pace | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> PlatformFetcher:
         """Create from settings: `{"instagram": {"adapter": "http", "base_url": …}, …}`; only registered adapters."""
@@ -97,11 +109,27 @@ class PlatformFetcher:
         for platform, own in settings.items():
             rest = {name: value for name, value in own.items() if name != "adapter"}
             adapters[platform] = registry.create(str(own.get("adapter")), rest)
-        return cls(adapters, breakers=breakers, clock=clock)
+        return cls(adapters, breakers=breakers, pace=pace, clock=clock)
+
+    def sharing(self, state: SharedState) -> PlatformFetcher:
+        """Return this fetcher with breakers and pace shared through Redis, except where it was given its own."""
+        from conquiet.coordination import SharedBreakerRegistry, SharedPace
+
+        is_default = self._breakers is GLOBAL_CIRCUIT_BREAKER
+        breakers = SharedBreakerRegistry(state) if is_default else self._breakers
+        pace = self._own_pace or SharedPace(state)
+        return type(self)(self._adapters, breakers=breakers, pace=pace, clock=self._clock)
 
     @property
     def platforms(self) -> tuple[str, ...]:
         return tuple(sorted(self._adapters))
+
+    def delay_for(self, platform: str) -> float:
+        """Return 0 if `fetch` may be called now: it should then be. Otherwise the seconds to wait before.
+
+        A delay follows from a platform that asked for fewer calls. It decreases with each of its answers.
+        """
+        return self._pace.wait_for(platform) if platform in self._adapters else 0.0
 
     def fetch(self, platform: str, post_id: str) -> FetchOutcome:
         """Ask the platform for a post, unless its breaker forbids it."""
@@ -121,8 +149,13 @@ class PlatformFetcher:
         outcome = self._ask(adapter, platform, post_id)
         if outcome.error_code is None:
             breaker.record_success()
+            self._pace.answered(platform)
         else:
-            breaker.record_failure(rate_limited=outcome.error_code is FetchError.RATE_LIMITED)
+            is_limited = outcome.error_code is FetchError.RATE_LIMITED
+            breaker.record_failure(rate_limited=is_limited)
+            if is_limited:
+                wait = self._pace.asked(platform, outcome.retry_after)
+                outcome = outcome._replace(retry_after=wait)
         RECONCILE_METRICS.fetched(platform, outcome.error_code or "ok")
         return outcome
 
@@ -136,7 +169,7 @@ class PlatformFetcher:
             return self._failed(FetchError.AUTH_ERROR, str(error))
         except PlatformError as error:
             return self._failed(FetchError.FETCH_ERROR, str(error))
-        except Exception as error:  # noqa: BLE001 - one platform's adapter must not fail the worker
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - one platform's adapter must not fail the worker
             # A bug in the adapter. For the report it means missing data; it is logged as an error.
             _log.exception("the adapter of %s raised an exception that adapters must not raise", platform)
             return self._failed(FetchError.FETCH_ERROR, f"the adapter raised {type(error).__qualname__}")

@@ -4,7 +4,7 @@
     200 {"views": 1200, "clicks": 31, "conversions": null, "observed_at": "2026-01-31T12:00:00Z"}
 
 A number that is null or absent was not observed, and `observed_at` may be absent. 404: the platform does not know the
-post. 401, 403: our credentials are refused. 429: too many calls. Anything else is an error.
+post. 401, 403: our credentials are refused. 429, and 503 with Retry-After: too many calls. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HttpAdapter(PlatformAdapter):
             connection.close()
         if status == 404:
             return Observation(Metrics(None, None, None))
-        if status == 429:
+        if status == 429 or (status == 503 and "Retry-After" in headers):
             raise PlatformRateLimitError(
                 f"{self._host} limits the rate of calls", self._retry_after(headers.get("Retry-After"))
             )

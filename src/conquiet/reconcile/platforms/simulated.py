@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Mapping
 
+from conquiet.checks import checked_seconds
 from conquiet.clock import SYSTEM_CLOCK, Clock, Parker
 from conquiet.errors import PlatformAuthError, PlatformError, PlatformRateLimitError, ReconcileConfigError
 from conquiet.reconcile.platforms.adapter import Observation, PlatformAdapter
@@ -47,7 +48,7 @@ class SimulatedAdapter(PlatformAdapter):
         self._missing_field_rate = missing_field_rate
         self._unknown_post_rate = unknown_post_rate
         self._calls_per_minute = calls_per_minute
-        self._latency = latency_seconds
+        self._latency = checked_seconds("latency_seconds", latency_seconds, error=ReconcileConfigError)
         self._clock = clock
         self._faults = random.Random(f"{seed} faults")
         self._lock = threading.Lock()

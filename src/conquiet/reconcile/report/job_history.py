@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, IntegralType, StringType, TimestampType
 
 from conquiet.checks import MAX_INT, checked_int
 from conquiet.errors import JobConfigError
-from conquiet.jobs import Job, JobStore, QueueStats
+from conquiet.jobs import Job, JobStore
 from conquiet.reconcile.report.tables import having_columns, stated
 from conquiet.spark.folders import exists
 
@@ -129,28 +129,21 @@ def attempt_outcomes(attempts: DataFrame) -> DataFrame:
 
 
 def _chunks(store: JobStore, queue: str | None, page: int) -> Iterator[list[_Row]]:
-    """Yield lists of attempts. There is always at least one list; the first may be empty.
-
-    Pages are read from the last job to the first. Removing a job shifts the jobs after it, which are already
-    read, into pages not yet read: a job may be read twice, but none is skipped.
-    """
+    """Yield lists of attempts. There is always at least one list; the first may be empty."""
     rows: list[_Row] = []
     is_first = True
-    end = sum(_jobs_of(stats) for stats in store.stats(queue).values())
-    while end > 0:
-        start = max(0, end - page)
-        for job in store.list(queue=queue, limit=end - start, offset=start):
+    found = store.list(queue=queue, limit=page, newest_first=True)  # what is added meanwhile is not read
+    while found:
+        for job in found:
             rows += _rows_of(job)
-        end = start
         if len(rows) >= _AT_ONCE:
             yield rows
             rows, is_first = [], False
+        if found.next is None:
+            break
+        found = store.list(queue=queue, limit=page, newest_first=True, after=found.next)
     if rows or is_first:
         yield rows
-
-
-def _jobs_of(stats: QueueStats) -> int:
-    return stats.ready + stats.delayed + stats.in_flight + stats.expired + stats.failed + stats.succeeded
 
 
 def _rows_of(job: Job) -> list[_Row]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
@@ -36,6 +36,7 @@ from conquiet.spark.progress import BATCH_COUNTS, CountedFrame
 __all__ = ["reconcile_stream"]
 
 _JUDGED_AT = "judged_at"
+_SEEN_AT = "_seen_at"  # by this time a report is forgotten
 
 
 def reconcile_stream(
@@ -67,13 +68,23 @@ def reconcile_stream(
         position=f.col("id"),
         keep=("id", ENQUEUED_AT),
     )
-    once = _keyed(parsed).withWatermark(ENQUEUED_AT, remember).dropDuplicatesWithinWatermark(["_key"])
+    timed = _keyed(parsed).withColumn(_SEEN_AT, _seen_at())
+    once = timed.withWatermark(_SEEN_AT, remember).dropDuplicatesWithinWatermark(["_key"]).drop(_SEEN_AT)
     memory = AlertMemory(f"{checkpoint.rstrip('/')}/alerted", remember)
     batches = _Batches(metrics, output.rstrip("/"), checkpoint.rstrip("/"), memory, retry_jobs, rules, as_of)
     writer = once.writeStream.foreachBatch(batches.write).option("checkpointLocation", checkpoint)
     if name is not None:
         writer = writer.queryName(name)
     return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+
+def _seen_at() -> Column:
+    """Return the time of an entry, and at most a day from now (the time of the micro-batch, the same in a replay).
+
+    A producer may choose an id far in the future or without a time. It would make Spark forget all reports, or remember
+    none after it. Later entries are never earlier by this time, so that none is dropped as late.
+    """
+    return f.least(ENQUEUED_AT, f.current_timestamp() + f.expr("INTERVAL 1 DAY"))  # ignores nulls
 
 
 def _keyed(parsed: DataFrame) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -42,8 +42,18 @@ class ProgressListener(StreamingQueryListener):
         if view is not None and view.is_live:
             safely(silence_bar, spark)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After Ctrl-C the JVM may not answer, and the session ends anyway.
+        self._clear() if kind is KeyboardInterrupt else self.stop()
+
     def stop(self) -> None:
         self._spark.streams.removeListener(self)
+        self._clear()
+
+    def _clear(self) -> None:
         for name in list(self._states):
             self._close(name)
 
@@ -138,9 +148,7 @@ def _offset(source: Any) -> Offset | None:
 def _lag(progress: Any, offsets: list[Offset]) -> float:
     """Return the age of the newest entry when the micro-batch ended. An id begins with its time in milliseconds."""
     began = datetime.fromisoformat(progress.timestamp).timestamp()
-    newest = (
-        max((int(block.hi.partition("-")[0]) for one in offsets for block in one.blocks), default=0) / 1000
-    )
+    newest = max((int(one.newest.partition("-")[0]) for one in offsets), default=0) / 1000
     return max(0.0, began + float(progress.batchDuration) / 1000 - newest)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,11 +18,11 @@ from conquiet.spark.sink.writers import Batch, Staged
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch
 
-__all__ = ["JobSink", "JobStaging"]
+__all__ = ["JobSink", "JobStaging", "journal_name", "staging_lost"]
 
 
 class JobStaging(Protocol):
-    """Tables in the database of the jobs: the staged rows of task attempts, and the newest batch of each query."""
+    """Tables in the database of the jobs: the staged rows of task attempts, and the newest batch of each query and queue."""
 
     def prepare(self) -> None:
         """Create the tables if they do not exist."""
@@ -72,6 +73,13 @@ def _staging(options: JobOptions) -> JobStaging:
 def _number(attempt: str) -> int:
     """Return the name of an attempt as a number that fits into a bigint."""
     return int(attempt, 16) >> 1
+
+
+def journal_name(batch: Batch, queue: str) -> str:
+    """Return what identifies the batches in the tables. One `foreachBatch` may write one batch to several queues, so
+    the queue is part of it.
+    """
+    return json.dumps([batch.sink, queue], ensure_ascii=False)
 
 
 def staging_lost(found: int, rows: int, batch: Batch) -> StagingLostError:

@@ -15,6 +15,7 @@ _STREAM = ("url", "stream", *_BOTH)
 _JOBS = ("dsn", "queue", "maxRetries", *_BOTH)
 _SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode")  # Spark passes these to every sink
 _DAY = 86_400
+_BATCHES = 2**53  # a time in milliseconds is a usual number; Lua in Redis compares numbers up to this exactly
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def parsed(options: Mapping[str, str], *, streaming: bool) -> StreamOptions | Jo
     names, refusal = (_STREAM, QueueConfigError) if for_stream else (_JOBS, JobConfigError)
     reader = _Reader(given, refusal)
     reader.refuse_unknown(names)
-    sink_id, batch_id = reader.name("sinkId"), reader.number("batchId", None, 0)
+    sink_id, batch_id = reader.name("sinkId"), reader.number("batchId", None, 0, _BATCHES)
     if streaming and batch_id is not None:
         raise refusal("option batchId is for batch writes: in a streaming query Spark counts the batches")
     if not streaming and (sink_id is None) != (batch_id is None):
@@ -133,10 +134,14 @@ class _Reader:
         assert value is not None
         return value
 
-    def number(self, name: str, default: int | None, at_least: int) -> int | None:
+    def number(self, name: str, default: int | None, at_least: int, below: int = 2**31) -> int | None:
         text = self._given.get(name.lower())
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit() and at_least <= int(text) < 2**31):
+        if not (text.isascii() and text.isdigit()):
             raise self._refusal(f"option {name} must be a whole number of at least {at_least}, not {text!r}")
+        if len(text) > 20 or not at_least <= int(text) < below:
+            raise self._refusal(
+                f"option {name} must be a whole number of at least {at_least} and less than {below}, not {text[:30]}"
+            )
         return int(text)

@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from conquiet.jobs.backends.postgres.bulk import insert_selected
 from conquiet.spark.databases import copy_lines, postgres_transaction
 from conquiet.spark.sink.job_rows import COLUMNS
-from conquiet.spark.sink.jobs import staging_lost
+from conquiet.spark.sink.jobs import journal_name, staging_lost
 from conquiet.spark.sink.options import JobOptions
 from conquiet.spark.sink.writers import Batch
 
@@ -36,7 +36,9 @@ class PostgresStaging:
     def stage(self, columns: Iterator[Sequence[pa.Array]], batch: Batch, attempt: int) -> int:
         rows = 0
         with postgres_transaction(self._options.dsn, "stage") as connection:
-            connection.execute(_REGISTER, {"attempt": attempt, "sink": batch.sink, "batch": batch.number})
+            connection.execute(
+                _REGISTER, {"attempt": attempt, "sink": self._journal(batch), "batch": batch.number}
+            )
             with connection.cursor().copy(_COPY) as copy:
                 for part in columns:
                     copy.write(copy_lines(str(attempt), *part))
@@ -46,7 +48,7 @@ class PostgresStaging:
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
         values = {
             "attempts": list(attempts),
-            "sink": batch.sink,
+            "sink": self._journal(batch),
             "batch": batch.number,
             "journal_seconds": self._options.journal_seconds,
         }
@@ -75,12 +77,15 @@ class PostgresStaging:
             _removed(connection, {"attempts": list(attempts)})
             connection.execute(_UNREGISTER, {"attempts": list(attempts)})
 
+    def _journal(self, batch: Batch) -> str:
+        return journal_name(batch, self._options.queue)
+
     def _remove_others(
         self, connection: psycopg.Connection[Any], attempts: Sequence[int], batch: Batch
     ) -> None:
         """Remove the rows of attempts that Spark did not choose, and of killed drivers."""
         values = {
-            "sink": batch.sink,
+            "sink": self._journal(batch),
             "batch": batch.number,
             "seconds": self._options.staging_seconds,
         }

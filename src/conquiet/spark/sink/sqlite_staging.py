@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from conquiet.clock import SYSTEM_CLOCK
 from conquiet.jobs.backends.sqlite.bulk import insert_selected
 from conquiet.spark.databases import SqliteFile
-from conquiet.spark.sink.jobs import staging_lost
+from conquiet.spark.sink.jobs import journal_name, staging_lost
 from conquiet.spark.sink.options import JobOptions
 from conquiet.spark.sink.writers import Batch
 from conquiet.sqlite_files import transaction
@@ -33,27 +33,28 @@ class SqliteStaging:
                 connection.execute(statement)
 
     def stage(self, columns: Iterator[Sequence[Array]], batch: Batch, attempt: int) -> int:
-        rows = 0
+        rows, journal = 0, journal_name(batch, self._options.queue)
         with self._file.open() as connection:
             for part in columns:
                 values = zip(*(column.to_pylist() for column in part), strict=True)
                 with transaction(connection, "stage jobs"):
                     # Repeated for every part: publishing removes the entry, even while a late attempt is still staging.
-                    connection.execute(_REGISTER, (attempt, batch.sink, batch.number, SYSTEM_CLOCK.time()))
+                    connection.execute(_REGISTER, (attempt, journal, batch.number, SYSTEM_CLOCK.time()))
                     connection.executemany(_STAGE, ((attempt, *row) for row in values))
                 rows += len(part[0])
         return rows
 
     def publish(self, attempts: Sequence[int], rows: int, batch: Batch) -> None:
+        journal = journal_name(batch, self._options.queue)
         with self._file.transaction("publish jobs") as connection:
             now = SYSTEM_CLOCK.time()
             connection.execute("CREATE TEMP TABLE published AS SELECT 0 AS attempt WHERE 0")
             connection.executemany("INSERT INTO published VALUES (?)", ((attempt,) for attempt in attempts))
             connection.execute(
                 "DELETE FROM conquiet_spark_batches WHERE published_at < ? AND sink <> ?",
-                (now - self._options.journal_seconds, batch.sink),
+                (now - self._options.journal_seconds, journal),
             )
-            begun = connection.execute(_JOURNAL, (batch.sink, batch.number, now)).rowcount == 1
+            begun = connection.execute(_JOURNAL, (journal, batch.number, now)).rowcount == 1
             if begun:
                 found = connection.execute(_COUNT).fetchone()[0]
                 if found != rows:
@@ -66,7 +67,7 @@ class SqliteStaging:
                     now=now,
                 )
             values = {
-                "sink": batch.sink,
+                "sink": journal,
                 "batch": batch.number,
                 "before": now - self._options.staging_seconds,
             }

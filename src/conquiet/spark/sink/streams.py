@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructType
 
 from conquiet.errors import QueueConfigError, QueueError, QueuePayloadError, StagingLostError
 from conquiet.queue import connect
-from conquiet.queue.wire import Exchange
+from conquiet.queue.wire import Exchange, tagged
 from conquiet.spark.sink.journal import Journal
 from conquiet.spark.sink.json_rows import JsonRows
 from conquiet.spark.sink.json_texts import first_refused
@@ -31,9 +31,13 @@ class StreamSink:
     """Writes the column `data` unchanged or, if there is no such column, all columns of a row as one JSON object."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        connect(options.url).close()  # checks the URL; opens no connection
+        connect(options.url).close()  # checks the URL
         self._options = options
         self._rows: JsonRows | None = None
+        if not schema.names:
+            raise QueueConfigError(
+                "a DataFrame without columns has nothing to write: select a column data, or any"
+            )
         if _COLUMN not in schema.names:
             self._rows = JsonRows(schema)
         elif not isinstance(schema[_COLUMN].dataType, StringType):
@@ -41,9 +45,7 @@ class StreamSink:
                 f"the column data is {schema[_COLUMN].dataType.simpleString()}, not a string of JSON: make it with "
                 'to_json(col("data")), or rename it to write all columns as one JSON object'
             )
-        # The hash tag in braces puts all keys of a stream into one slot of a Redis Cluster.
-        name = options.stream
-        self._prefix = f"conquiet:sink:{name}" if "{" in name else f"conquiet:sink:{{{name}}}"
+        self._prefix = f"conquiet:sink:{tagged(options.stream)}"  # in the stream's slot of a cluster
 
     def stage(self, batches: Iterator[RecordBatch], batch: Batch, attempt: str) -> Staged:
         rows = 0
@@ -107,4 +109,4 @@ class StreamSink:
     @contextmanager
     def _exchange(self) -> Iterator[Exchange]:
         with connect(self._options.url, socket_timeout=_SOCKET_SECONDS) as client:
-            yield Exchange(client, awaits=False)
+            yield Exchange(client, awaits=False, key=self._options.stream)

@@ -58,7 +58,7 @@ class ConquietBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Split the range from the first to the currently last entry by time. Later entries are not read."""
         with connect(self._url) as redis:
-            exchange = Exchange(redis, awaits=False).exchange
+            exchange = Exchange(redis, awaits=False, key=self._stream).exchange
             what = f"plan the read of stream {self._stream!r}"
             first = run(exchange(what, pack("XRANGE", self._stream, self._lo, self._hi, "COUNT", 1), _id))
             last = run(exchange(what, pack("XREVRANGE", self._stream, self._hi, self._lo, "COUNT", 1), _id))

@@ -7,12 +7,12 @@ other entry can appear in that range, and the block can be read again from the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from conquiet.errors import QueueConfigError
 
-__all__ = ["Block", "Offset", "entries_in", "spread", "take"]
+__all__ = ["Block", "First", "Offset", "entries_in", "spread", "take"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,50 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class First:
+    """What the first micro-batch of a query may claim: at most `limit` entries, none after the id `bound`."""
+
+    limit: int
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
 class Offset:
-    """The end of a micro-batch: its blocks, from which it can be read again, and the number of entries lost so far."""
+    """The end of a micro-batch: its blocks, from which it can be read again, and the number of entries lost so far.
+
+    `query` identifies the query, and with it its ledger, wherever the checkpoint goes. Spark tells a source nothing about
+    its checkpoint, so the first offset carries a new identity and has claimed nothing (`first`): its blocks are claimed
+    when the checkpoint has it, and are found in the ledger.
+    """
 
     blocks: tuple[Block, ...] = ()
     lost: int = 0
+    query: str = ""
+    first: First | None = None
 
     @classmethod
     def from_dict(cls, offset: Mapping[str, Any]) -> Offset:
-        return cls(tuple(map(Block.parse, offset["blocks"])), int(offset["lost"]))
+        first = offset.get("first")
+        return cls(
+            tuple(map(Block.parse, offset["blocks"])),
+            int(offset["lost"]),
+            str(offset.get("query", "")),
+            None if first is None else First(int(first["limit"]), str(first["bound"])),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON for the checkpoint, about 45 bytes per block."""
-        return {"blocks": list(map(str, self.blocks)), "lost": self.lost}
+        offset: dict[str, Any] = {"blocks": list(map(str, self.blocks)), "lost": self.lost}
+        if self.query:
+            offset["query"] = self.query
+        if self.first is not None:
+            offset["first"] = asdict(self.first)
+        return offset
+
+    @property
+    def newest(self) -> str:
+        """The newest id that the batch can have."""
+        return self.blocks[-1].hi if self.blocks else self.first.bound if self.first else "0-0"
 
 
 def entries_in(blocks: Iterable[Block]) -> int:

@@ -1,7 +1,7 @@
 """Holds the blocks of a source on the driver: claims them, refreshes them, and settles them after their commit.
 
 A background thread settles committed blocks, claims the next batch while the current one runs, and resets idle times,
-so that no other consumer claims the blocks of a long batch as abandoned. Each step of the thread is one call to Redis;
+so that no other consumer claims the blocks of a long batch as abandoned, and renews the lease of the query. Each step of the thread is one call to Redis;
 between steps the query's own calls take precedence.
 """
 
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from conquiet.errors import QueueConnectionError
+from conquiet.errors import QueueConnectionError, QueueError
 from conquiet.spark.source.blocks import Block, entries_in, take
 from conquiet.spark.source.ledger import Ledger
 
@@ -25,10 +25,11 @@ _log = logging.getLogger("conquiet.spark")
 # The target for the bytes of one claim: Redis copies all of them.
 _BLOCK_BYTES = 4 * 1024 * 1024
 _FIRST_ENTRIES = 50  # before the size of the entries is known
+_JOIN_SECONDS = 5.0
 
 
 class Keeper:
-    """Holds the blocks of one consumer, oldest first. The query calls its methods from a single thread."""
+    """Holds the blocks of one query, oldest first. The query calls its methods from a single thread."""
 
     def __init__(self, ledger: Ledger, *, block_entries: int, ahead: int, heartbeat: float) -> None:
         self._ledger = ledger
@@ -41,7 +42,8 @@ class Keeper:
         self._running = 0  # number of leading blocks that belong to the running batch
         self._claiming = False  # whether the thread should claim ahead
         self._bound = ""
-        self._refreshed = time.monotonic()
+        self._first: tuple[Block, ...] | None = None  # the blocks of the query's first batch, as far as known
+        self._refreshed = self._renewed = time.monotonic()
         self._to_refresh: deque[Block] = deque()
         self._failure: Exception | None = None
         self._io = threading.Lock()
@@ -67,16 +69,29 @@ class Keeper:
         """Return the next blocks, with at most `limit` entries in total and none after the id `bound`."""
         self._check()
         with self._turn():
-            self._claiming = False
-            self._bound = bound
-            while entries_in(self._held) < limit and self._claim(limit - entries_in(self._held)):
-                pass
-            return take(self._held, limit)
+            return self._filled(limit, bound)
 
-    def run(self, blocks: Sequence[Block]) -> None:
-        """Mark the batch of these blocks as running, and claim the next one meanwhile."""
+    def first_batch(self, limit: int, bound: str) -> tuple[Block, ...]:
+        """Return the blocks of the query's first batch. They are claimed and recorded once, and the same ever after."""
         self._check()
         with self._turn():
+            first = self._recorded_first()
+            if first is None:
+                first = self._first = self._ledger.record_first(self._filled(limit, bound))
+            return first
+
+    def commit_first(self) -> None:
+        """Mark the first batch as durably committed."""
+        self._check()
+        with self._turn():
+            first = self._recorded_first()
+        self.commit(first or ())
+
+    def run(self, blocks: Sequence[Block], bound: str) -> None:
+        """Mark the batch of these blocks as running, and claim the next one meanwhile, with no entry after `bound`."""
+        self._check()
+        with self._turn():
+            self._bound = bound
             self._running = sum(block in blocks for block in self._held)
             self._claiming = self._ahead > 0
 
@@ -99,7 +114,13 @@ class Keeper:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_JOIN_SECONDS)
+        if self._thread.is_alive():
+            return  # Redis does not answer; the lease lapses by itself
+        try:
+            self._ledger.release()
+        except QueueError as error:
+            _log.warning("%s; the next run has to wait for the lease to lapse", error)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -122,7 +143,8 @@ class Keeper:
         while True:
             with self._changed:
                 while self._in_front or not (self._closed or self._work()):
-                    self._changed.wait(max(0.01, self._refresh_due() - time.monotonic()))
+                    due = min(self._refresh_due(), self._renewal_due())
+                    self._changed.wait(max(0.01, due - time.monotonic()))
                 if self._closed:
                     return
             try:
@@ -139,12 +161,17 @@ class Keeper:
                 return
 
     def _work(self) -> bool:
-        due = time.monotonic() >= self._refresh_due()
+        due = time.monotonic() >= min(self._refresh_due(), self._renewal_due())
         return bool(due or self._to_refresh or self._committed or self._claiming)
 
     def _step(self) -> None:
-        if time.monotonic() >= self._refresh_due():
-            self._refreshed = time.monotonic()
+        now = time.monotonic()
+        if now >= self._renewal_due():
+            self._ledger.renew()
+            self._renewed = now
+            return
+        if now >= self._refresh_due():
+            self._refreshed = now
             self._to_refresh = deque([*self._committed, *self._held])
         if self._to_refresh:
             # Cheap for entries that are fresh, and a block that was settled meanwhile has no pending entries.
@@ -161,6 +188,22 @@ class Keeper:
 
     def _refresh_due(self) -> float:
         return self._refreshed + self._heartbeat
+
+    def _renewal_due(self) -> float:
+        return self._renewed + self._ledger.lease_seconds / 3
+
+    def _recorded_first(self) -> tuple[Block, ...] | None:
+        if self._first is None:
+            self._first = self._ledger.first()
+        return self._first
+
+    def _filled(self, limit: int, bound: str) -> list[Block]:
+        """Return the next blocks; claim what is missing."""
+        self._claiming = False
+        self._bound = bound
+        while entries_in(self._held) < limit and self._claim(limit - entries_in(self._held)):
+            pass
+        return take(self._held, limit)
 
     def _settle_one(self) -> None:
         self._ledger.settle(self._committed[0])

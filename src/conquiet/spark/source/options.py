@@ -33,6 +33,7 @@ _STREAMING = (
     "failOnDataLoss",
     "heartbeat",
 )
+_DIGITS = 18  # what Spark and Redis can count
 _NAMES = {name.lower(): name for name in _STREAMING}
 
 
@@ -102,7 +103,7 @@ def required(options: Mapping[str, str], name: str) -> str:
 
 
 _WHY = {
-    "consumer": "; a name for this query that stays the same over restarts and is unique in the group",
+    "consumer": "; a name for this query that no other running query of the group has",
 }
 
 
@@ -110,8 +111,10 @@ def positive_int(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise QueueConfigError(f"option {name} must be a whole number of at least 1, not {text!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or int(text) < 1:
+        raise QueueConfigError(
+            f"option {name} must be a whole number of at least 1, with at most {_DIGITS} digits, not {text[:30]!r}"
+        )
     return int(text)
 
 

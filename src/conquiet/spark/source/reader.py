@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, MovedError, ResponseError
 
+from conquiet.flow import run
 from conquiet.queue import connect
-from conquiet.queue.wire import TRANSPORT_ERRORS, pack, translated
+from conquiet.queue.wire import TRANSPORT_ERRORS, pack, route_to, translated
 
 __all__ = ["BlockReader", "parse_range"]
 
@@ -37,6 +38,8 @@ class BlockReader:
         self._stream = stream
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._redis = connect(url, socket_timeout=_SOCKET_SECONDS)
+        self._route = route_to(self._redis, stream)
+        self._lane: Any = None
         self._connection: Any = None
 
     def __enter__(self) -> BlockReader:
@@ -45,9 +48,7 @@ class BlockReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._connection is not None:
-            self._connection.disconnect()  # also in the middle of a reply
-            self._redis.connection_pool.release(self._connection)
+        self._leave()
         self._redis.close()
 
     def read(self, lo: str, hi: str, count: int | None = None) -> pa.RecordBatch:
@@ -68,16 +69,35 @@ class BlockReader:
         # The echo marks the end of the reply, which cannot contain the token: it is new and random.
         token = secrets.token_hex(16).encode()
         mark = b"$32\r\n" + token + b"\r\n"
+        commands = (pack(*command), pack("ECHO", token))
         try:
             if self._connection is None:
-                self._connection = self._redis.connection_pool.get_connection()
-            self._connection.send_packed_command((pack(*command), pack("ECHO", token)))
-            reply = self._receive(mark)
+                self._go(run(self._route.lane()))
+            reply = self._sent(commands, mark)
+            if (error := _redirection(reply)) is not None:  # of a cluster: this node has done nothing
+                self._go(run(self._route.redirected(error)))
+                asked = not isinstance(error, MovedError)
+                reply = self._sent((pack("ASKING"), *commands) if asked else commands, mark)
+                reply = reply.removeprefix(b"+OK\r\n") if asked else reply
             if reply.startswith(b"-"):
                 raise ResponseError(reply[1:].decode(errors="replace").strip())
             return parse(reply[:-2])
         except TRANSPORT_ERRORS as error:
             raise translated(f"{command[0]} of stream {self._stream!r}", error) from error
+
+    def _go(self, lane: Any) -> None:
+        self._leave()
+        self._lane, self._connection = lane, lane.get()
+
+    def _leave(self) -> None:
+        if self._connection is not None:
+            self._connection.disconnect()  # also in the middle of a reply
+            self._lane.release(self._connection)
+            self._connection = None
+
+    def _sent(self, commands: tuple[bytes, ...], mark: bytes) -> bytes:
+        self._connection.send_packed_command(commands)
+        return self._receive(mark)
 
     def _receive(self, mark: bytes) -> bytes:
         received = bytearray()
@@ -87,6 +107,13 @@ class BlockReader:
                 raise ConnectionError("the server closed the connection")
             received += chunk
         return bytes(received[: -len(mark)])
+
+
+def _redirection(reply: bytes) -> AskError | None:
+    kind, _, where = reply[1:80].decode(errors="replace").strip().partition(" ")
+    if reply.startswith((b"-MOVED ", b"-ASK ")):
+        return MovedError(where) if kind == "MOVED" else AskError(where)
+    return None
 
 
 def parse_range(reply: bytes) -> tuple[list[bytes], list[bytes | None]]:

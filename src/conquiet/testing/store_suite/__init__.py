@@ -18,18 +18,20 @@ The attribute `clauses` of a test lists the clauses of the specification that it
 import pytest
 
 _PARTS = [
-    *("batches", "claiming", "concurrency", "enqueueing", "leases", "names", "payloads"),
-    *("records", "settling", "source", "staleness", "states", "transactions", "waking"),
+    *("batches", "begins", "claims", "concurrency", "enqueue", "leases", "lists", "names", "payloads"),
+    *("records", "settlement", "source", "staleness", "states", "transactions", "wakeups"),
 ]
 pytest.register_assert_rewrite(
     *(f"{__name__}.{part}" for part in _PARTS)
 )  # so that failures show their values
 
 from conquiet.testing.store_suite.batches import Batches  # noqa: E402
+from conquiet.testing.store_suite.begins import Begins  # noqa: E402
 from conquiet.testing.store_suite.claims import Claims  # noqa: E402
 from conquiet.testing.store_suite.concurrency import Concurrency  # noqa: E402
 from conquiet.testing.store_suite.enqueue import Enqueue  # noqa: E402
 from conquiet.testing.store_suite.leases import Leases  # noqa: E402
+from conquiet.testing.store_suite.lists import Lists  # noqa: E402
 from conquiet.testing.store_suite.names import Names  # noqa: E402
 from conquiet.testing.store_suite.payloads import Payloads  # noqa: E402
 from conquiet.testing.store_suite.records import Records  # noqa: E402
@@ -52,7 +54,9 @@ class StoreSuite(
     Settlements,
     Staleness,
     Leases,
+    Begins,
     Records,
+    Lists,
     Batches,
     Concurrency,
     Transactions,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import Any
+
 import pytest
 
+from conquiet.errors import JobConfigError
 from conquiet.jobs import Job, JobState, JobStore, NewJob
 from conquiet.testing.store_suite.source import (
     QUEUE,
@@ -96,6 +100,29 @@ class Claims(Fixtures):
         advance(0.5)
         assert len(store.claim(QUEUE)) == 1
 
+    @proves("J-04")
+    def test_a_job_is_due_at_a_time_of_the_store(self, store: JobStore, advance: Advance) -> None:
+        """Whatever the clock of the process says that enqueues it."""
+        now = store.enqueue(QUEUE, {}, id="now").enqueued_at
+        soon = now + timedelta(seconds=10)
+        due = [store.enqueue_job(QUEUE, NewJob({}, id=f"{n}", at=soon)) for n in range(2)]
+        past = store.enqueue_job(QUEUE, NewJob({}, id="past", at=now - timedelta(days=1)))
+        store.enqueue_many(QUEUE, [NewJob({}, id="many", at=soon), NewJob({}, id="delayed", delay=20.0)])
+        assert [job.retry_at for job in (*due, past)] == [soon, soon, None]
+        assert [store.get(job.id) for job in (*due, past)] == [*due, past]
+        assert ids(store.claim(QUEUE, 10, lease_ttl=600.0)) == ["now", "past"]
+        advance(9.0)
+        assert store.claim(QUEUE, 10) == []
+        advance(1.0)
+        assert ids(store.claim(QUEUE, 10, lease_ttl=600.0)) == ["0", "1", "many"]
+
+    @pytest.mark.parametrize("at", [datetime(2030, 1, 1), "tomorrow", 1e9])
+    def test_a_time_without_a_zone_is_refused(self, store: JobStore, at: Any) -> None:
+        with pytest.raises(JobConfigError, match="at= must be a datetime with a time zone"):
+            store.enqueue_job(QUEUE, NewJob({}, at=at))
+        with pytest.raises(JobConfigError, match="exclude each other"):
+            store.enqueue_job(QUEUE, NewJob({}, delay=1.0, at=at))
+
     @proves("J-11", "J-12")
     def test_a_leased_job_is_invisible_to_everybody_else(self, stores: StoreSource) -> None:
         store, other = stores.open(), stores.open()
@@ -162,6 +189,21 @@ class Claims(Fixtures):
         order += [f"late {n}" for n in range(1, 10, 2)] + ["new 1", "new 3"]
         assert ids(claimed) == order
 
+    @proves("J-19", "J-04")
+    def test_priority_goes_first_however_many_come_due_together(
+        self, store: JobStore, advance: Advance
+    ) -> None:
+        late = [NewJob({}, id=f"{n}", delay=60.0 - n % 50, priority=n % 3) for n in range(600)]
+        store.enqueue_many(QUEUE, late)
+        advance(60.0)
+        first = [job for _ in range(20) for job in store.claim(QUEUE, 7)]
+        store.enqueue(QUEUE, {}, priority=-1)
+        better = store.claim(QUEUE)
+        rest = [job for _ in range(24) for job in store.claim(QUEUE, 20)]
+        assert [job.priority for job in first + rest] == sorted(new.priority for new in late)
+        assert {job.id for job in first + rest} == {new.id for new in late}
+        assert [job.priority for job in better] == [-1]
+
     @proves("J-20")
     def test_queues_are_independent(self, store: JobStore) -> None:
         store.enqueue("a", {}, id="a1")
@@ -174,12 +216,19 @@ class Claims(Fixtures):
 
     @proves("J-20", "J-18", "J-19")
     def test_several_queues_are_served_in_one_order(self, store: JobStore) -> None:
+        """Best priority first. With the same priority the queues take turns, in the order in which they are named."""
         for place, (queue, priority) in enumerate(
             [("a", 5), ("b", 5), ("c", 0), ("a", 1), ("b", 1), ("a", 5)]
         ):
             store.enqueue(queue, {}, id=f"{queue}{place}", priority=priority)
-        assert ids(store.claim(["b", "a", "b"], 4)) == ["a3", "b4", "a0", "b1"]
+        assert ids(store.claim(["b", "a", "b"], 4)) == ["b4", "a3", "b1", "a0"]
         assert ids(store.claim(("a", "b", "c"), 10)) == ["c2", "a5"]
+
+    @proves("J-20", "J-18")
+    def test_a_long_queue_does_not_come_before_a_short_one(self, store: JobStore) -> None:
+        store.enqueue_many("long", [NewJob({}, id=f"l{n}") for n in range(5)])
+        store.enqueue_many("short", [NewJob({}, id=f"s{n}") for n in range(2)])
+        assert ids(store.claim(["long", "short"], 7)) == ["l0", "s0", "l1", "s1", "l2", "l3", "l4"]
 
     @proves("J-20", "J-18")
     def test_expired_and_delayed_jobs_of_several_queues_too(self, store: JobStore, advance: Advance) -> None:
@@ -189,8 +238,8 @@ class Claims(Fixtures):
         store.claim(["a", "b"], 10, lease_ttl=5.0)
         store.enqueue("a", {}, id="4")
         advance(5.0)
-        assert ids(store.claim(["a", "b"], 3)) == ["1", "2", "3"]
-        assert ids(store.claim(["a", "b"], 3)) == ["4"]
+        assert ids(store.claim(["a", "b"], 3)) == ["1", "2", "4"]
+        assert ids(store.claim(["a", "b"], 3)) == ["3"]
 
     @pytest.mark.parametrize("queues", [QUEUE, [QUEUE], (QUEUE, QUEUE), {QUEUE: 1}], ids=str)
     @proves("J-20")

@@ -144,7 +144,7 @@ class Enqueue(Fixtures):
         assert store.enqueue(QUEUE, {}).max_retries == 7
         assert store.enqueue(QUEUE, {}, max_retries=0).max_retries == 0
 
-    def test_lists_are_cut_by_queue_state_limit_and_offset(self, store: JobStore) -> None:
+    def test_lists_are_cut_by_queue_state_and_limit(self, store: JobStore) -> None:
         store.enqueue_many(QUEUE, [NewJob({}, id=name) for name in "abc"])
         store.enqueue("other", {}, id="x")
         (held,) = store.claim(QUEUE)
@@ -153,14 +153,14 @@ class Enqueue(Fixtures):
             return "".join(job.id for job in store.list(**cut))  # type: ignore[arg-type]
 
         assert ids() == "abcx"
+        assert ids(newest_first=True) == "xcba"
         assert ids(queue=QUEUE) == "abc"
         assert ids(queue="other") == "x"
         assert ids(queue="none") == ""
         assert ids(state=JobState.READY) == "bcx"
         assert ids(state=JobState.IN_FLIGHT, queue=QUEUE) == held.id == "a"
         assert ids(limit=2) == "ab"
-        assert ids(limit=2, offset=1) == "bc"
-        assert ids(limit=2, offset=4) == ""
+        assert ids(limit=2, newest_first=True) == "xc"
 
     def test_statistics_are_by_queue(self, store: JobStore, advance: Advance) -> None:
         store.enqueue_many("one", [{}, NewJob({}, delay=50.0)])

@@ -43,7 +43,8 @@ BAD_CLAIMS: list[tuple[str, Any]] = [
 ]
 BAD_LISTS: list[tuple[str, Any]] = [
     *[("limit", value) for value in (0, -1, True, 1.0, None)],
-    *[("offset", value) for value in (-1, True, 1.0, None)],
+    *[("after", value) for value in (-1, True, 1.0, "1")],
+    *[(name, value) for name in ("queue", "task", "correlation_id") for value in ("", 1)],
     ("state", "Nowhere"),
     ("state", 1),
 ]

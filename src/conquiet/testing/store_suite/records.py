@@ -17,6 +17,13 @@ class Silent(Exception):
         raise RuntimeError("no text for you")
 
 
+def _raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - it is what this is for
+        return caught
+
+
 class Records(Fixtures):
     @proves("J-27")
     def test_every_attempt_is_recorded(self, scene: Scene) -> None:
@@ -201,6 +208,39 @@ class Records(Fixtures):
         job = scene.job(held.id)
         assert job.state is JobState.FAILED
         assert job.attempts[0].error_type == "Silent"
+
+    @proves("J-27")
+    def test_the_traceback_of_an_attempt_is_kept_without_passwords(self, scene: Scene) -> None:
+        held = scene.in_flight(max_retries=1, ttl=100.0)
+        scene.store.nack(held, _raised(LookupError("no row at postgresql://app:hunter2@db/shop")))
+        scene.advance(100.0)
+        scene.store.nack(scene.claim(), ValueError("never raised"))
+        first, second = scene.job(held.id).attempts
+        assert first.traceback is not None
+        assert first.traceback.startswith("Traceback (most recent call last):\n")
+        assert "in _raised" in first.traceback
+        assert first.traceback.endswith("LookupError: no row at postgresql://app:***@db/shop")
+        assert second.traceback is None
+        assert scene.store.retry(held.id).attempts == (first, second)
+        assert scene.claim().attempts == (first, second)
+
+    @proves("J-27")
+    def test_of_a_long_traceback_the_end_is_kept(self, scene: Scene) -> None:
+        held = scene.in_flight()
+        lines = "\n".join(f"line {number} ä \0 \ud800 password=hunter2" for number in range(10_000))
+        scene.store.nack_many([Nack(held, _raised(ValueError(lines)), retryable=False)])
+        trace = scene.job(held.id).attempts[0].traceback
+        assert trace is not None
+        assert 7_000 < len(trace.encode()) <= 8_192
+        assert trace.endswith("line 9999 ä \N{SYMBOL FOR NULL} ? password=***")
+        assert trace.startswith("line ")
+        assert "hunter2" not in trace
+
+    def test_an_attempt_that_did_not_fail_has_no_traceback(self, scene: Scene) -> None:
+        held = scene.in_flight()
+        scene.store.release(held)
+        scene.store.ack(scene.claim())
+        assert [attempt.traceback for attempt in scene.job(held.id).attempts] == [None, None]
 
     @proves("J-27")
     @pytest.mark.parametrize("category", ["a\0b", "\ud800", "x" * 100_000], ids=lambda text: ascii(text)[:20])

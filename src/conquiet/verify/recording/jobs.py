@@ -55,7 +55,13 @@ class RecordedBackend:
         return getattr(self._inner, name)
 
     def awaiting(self) -> RecordedBackend:
-        twin = RecordedBackend(self._inner.awaiting(), self._history, self._reached)
+        return self._around(self._inner.awaiting())
+
+    def for_worker(self) -> RecordedBackend:
+        return self._around(self._inner.for_worker())
+
+    def _around(self, inner: Any) -> RecordedBackend:
+        twin = RecordedBackend(inner, self._history, self._reached)
         twin._handling, twin._joined = self._handling, self._joined
         return twin
 
@@ -72,17 +78,23 @@ class RecordedBackend:
             self._history.record("ok", "claim", op=op)
         return rows, more
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
         if connection is not None:
             (ack,) = settlements
             current: set[str] = yield from self._inner.settle(settlements, connection)
             if current:
                 self._joined[id(connection)] = ack
             return current
-        settled: set[str] = yield from self._recorded(_name, settlements, self._settle_plain(settlements))
+        settled: set[str] = yield from self._recorded(
+            _name, settlements, self._settle_plain(settlements, begins)
+        )
         return settled
 
-    def _settle_plain(self, settlements: Sequence[Settlement]) -> Flow[set[str]]:
+    def _settle_plain(
+        self, settlements: Sequence[Settlement], begins: Sequence[tuple[str, str]]
+    ) -> Flow[set[str]]:
         names = {_name(end) for end in settlements}
         if "ack" in names:
             self._reached("uncommitted")
@@ -91,7 +103,7 @@ class RecordedBackend:
             self._reached("nacking")
         if "release" in names:
             self._reached("releasing")
-        current: set[str] = yield from self._inner.settle(settlements, None)
+        current: set[str] = yield from self._inner.settle(settlements, None, begins)
         if "ack" in names:
             self._reached("committed")
         return current
@@ -200,7 +212,7 @@ def _name(end: Settlement) -> str:
         return "ack"
     if end.state is JobState.FAILED:
         return "bury"
-    return "release" if end.outcome == "released" else "nack"
+    return "nack" if end.outcome == "failed" else "release"
 
 
 def _seconds(time: Any) -> float:

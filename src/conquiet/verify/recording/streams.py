@@ -14,13 +14,12 @@ The points in the life of a message, for tests that kill a process at one of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from conquiet.errors import MalformedEntryError
 from conquiet.flow import Flow, run_async
 from conquiet.queue import (
     AsyncQueueConsumer,
-    ClaimedMessages,
     MalformedEntry,
     QueueConfig,
     QueueConsumer,
@@ -42,7 +41,6 @@ POINTS = (
     "acked",
 )  # where a message could be lost or repeated
 Reached = Callable[[str], None]
-Messages = TypeVar("Messages", bound=list[QueueMessage])
 
 # For each entry: its consumer, how long it has been idle, and the number of deliveries; first the server's time.
 _HOLDS = (
@@ -81,10 +79,40 @@ class RecordedOperations(StreamOperations):
         return ids
 
     def read(self, block_ms: int, count: int) -> Flow[list[QueueMessage]]:
-        return self._delivery("deliver", super().read(block_ms, count))
+        with self.history.operation("deliver", holder=self._holder) as op:
+            try:
+                messages = yield from super().read(block_ms, count)
+            except MalformedEntryError as error:
+                yield from self._note_holds(op, [*error.messages, *error.entries])
+                raise
+            yield from self._note_holds(op, messages)
+        return messages
 
-    def claim_stale(self, min_idle_ms: int, count: int) -> Flow[ClaimedMessages]:
-        return self._delivery("claim", super().claim_stale(min_idle_ms, count))
+    def claim(
+        self, ids: Sequence[str], min_idle_ms: int
+    ) -> Flow[tuple[list[QueueMessage], list[MalformedEntry]]]:
+        with self.history.operation("claim", holder=self._holder) as op:
+            messages, malformed = yield from super().claim(ids, min_idle_ms)
+            yield from self._note_holds(op, [*messages, *malformed])
+        return messages, malformed
+
+    def stale(self, min_idle_ms: int, count: int, after: str | None = None) -> Flow[list[str]]:
+        found = yield from super().stale(min_idle_ms, count, after)
+        if not found:
+            self.reached("idle")
+        return found
+
+    def has_new(self) -> Flow[bool]:
+        waiting = yield from super().has_new()
+        if waiting:
+            self.reached("idle")  # recovery gives way to it
+        return waiting
+
+    def ack_if_owner(self, message: QueueMessage | MalformedEntry) -> Flow[None]:
+        with self.history.operation("ack", message.id, holder=self._holder):
+            yield from super().ack_if_owner(message)
+            self.reached("acking")
+        self.reached("acked")
 
     def ack_many(self, messages: Sequence[QueueMessage | MalformedEntry], **how: Any) -> Flow[int]:
         with self.history.operation("ack", *(m.id for m in messages), holder=self._holder):
@@ -92,16 +120,6 @@ class RecordedOperations(StreamOperations):
             self.reached("acking")
         self.reached("acked")
         return acked
-
-    def _delivery(self, name: str, fetch: Flow[Messages]) -> Flow[Messages]:
-        with self.history.operation(name, holder=self._holder) as op:
-            try:
-                messages = yield from fetch
-            except MalformedEntryError as error:
-                yield from self._note_holds(op, [*error.messages, *error.entries])
-                raise
-            yield from self._note_holds(op, messages)
-        return messages
 
     def _note_holds(self, op: Operation, delivered: Sequence[QueueMessage | MalformedEntry]) -> Flow[None]:
         if not delivered:
@@ -191,8 +209,8 @@ class _Recorded:
 class RecordedConsumer(_Recorded, QueueConsumer):
     """`QueueConsumer`, recorded."""
 
-    def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
-        super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
+    def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None, fenced: bool = False) -> None:
+        super().run(**_recorded(self._operations, handler, db_factory, on_malformed), fenced=fenced)
 
     def run_recovery(
         self, *, handler: Any, db_factory: Any, on_malformed: Any = None, **settings: Any
@@ -206,8 +224,10 @@ class AsyncRecordedConsumer(_Recorded, AsyncQueueConsumer):
     async def create_group(self) -> None:
         await run_async(self._operations.create_group())
 
-    async def run(self, *, handler: Any, db_factory: Any, on_malformed: Any = None) -> None:
-        await super().run(**_recorded(self._operations, handler, db_factory, on_malformed))
+    async def run(
+        self, *, handler: Any, db_factory: Any, on_malformed: Any = None, fenced: bool = False
+    ) -> None:
+        await super().run(**_recorded(self._operations, handler, db_factory, on_malformed), fenced=fenced)
 
     async def run_recovery(
         self, *, handler: Any, db_factory: Any, on_malformed: Any = None, **settings: Any

@@ -15,7 +15,7 @@ import pytest
 
 from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, NewJob
 from tests.integration.jobs.background import Running, until
-from tests.integration.jobs.handlers import FAIL, TEXTS, tell
+from tests.integration.jobs.handlers import FAIL, TEXTS, lazily, tell
 
 Start = Callable[[JobWorker], Running]
 seen: list[tuple[Any, ...]] = []
@@ -94,6 +94,18 @@ def test_whatever_can_be_called_is_a_handler(memory: JobStore, kind: str) -> Non
         assert (one.job, one.token, one.version) == (given, given.lease.token, 1)
 
 
+@pytest.mark.clause("J-27")
+@pytest.mark.parametrize("isolation", ["thread", "process", "async"])
+def test_a_handler_that_returns_what_nobody_runs_has_failed(
+    store: JobStore, tmp_path: Path, isolation: str
+) -> None:
+    job = store.enqueue("q", {"notes": str(tmp_path / "notes")}, max_retries=0)
+    JobWorker(store, lazily, queues="q", isolation=isolation).run_until_idle()
+    failed = store.get(job.id)
+    assert failed.state is JobState.FAILED
+    assert "lazily returned a generator, and nobody runs that: its work is not done" in failed.error
+
+
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_handler_is_given_the_whole_job_wherever_it_runs(
     store: JobStore, tmp_path: Path, isolation: str
@@ -122,9 +134,8 @@ def test_whatever_an_error_says_the_job_fails_with_it(store: JobStore, isolation
         assert (job.state, len(job.attempts)) == (JobState.FAILED, 1 + job.max_retries)
         assert {attempt.category for attempt in job.attempts} == {"SYSTEM"}
         stored = text.replace("\0", "␀").replace("\ud83d", "?")
-        if isolation == "process":
-            stored = f"ValueError: {stored}" if stored else "ValueError"
         assert job.error == job.attempts[-1].error_message == stored[:8_192]
+        assert {attempt.error_type for attempt in job.attempts} == {"ValueError"}
 
 
 class Unspeakable(Exception):

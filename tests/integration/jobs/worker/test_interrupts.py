@@ -9,52 +9,74 @@ from typing import Any
 
 import pytest
 
-from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker
+from conquiet.jobs import Job, JobContext, JobState, JobStore, JobWorker, NewJob
 from tests.integration.jobs.background import Running, until
 
 Start = Callable[[JobWorker], Running]
-# The job's outcome: a failure, with bounded retries like any other; or, as at Ctrl-C, given back.
-ENDS = {SystemExit: "failed", KeyboardInterrupt: "released"}
+
+
+class Stop(BaseException):
+    """Not an Exception, like SystemExit."""
 
 
 @pytest.mark.parametrize("isolation", ["thread", "async"])
-@pytest.mark.parametrize("error", ENDS)
-def test_a_handler_that_ends_the_program_ends_the_worker_in_order(
-    store: JobStore, start: Start, error: type[BaseException], isolation: str
+@pytest.mark.parametrize("error", [SystemExit, Stop, KeyboardInterrupt])
+def test_whatever_a_handler_raises_only_its_job_fails(
+    store: JobStore, error: type[BaseException], isolation: str
 ) -> None:
+    if (error, isolation) == (KeyboardInterrupt, "async"):
+        return  # may be Ctrl-C: see below
+
+    def handle(job: Job) -> None:
+        if job.payload["ends"]:
+            raise error("enough")
+
+    async def handle_async(job: Job) -> None:
+        handle(job)
+
+    bad = store.enqueue_many("q", [NewJob({"ends": True}, max_retries=1)] * 20)
+    store.enqueue_many("q", [{"ends": False}] * 20)
+    handler = handle if isolation == "thread" else handle_async
+    worker = JobWorker(store, handler, queues="q", isolation=isolation, concurrency=2)
+    counts = worker.run_until_idle(wait_for_delayed=True)
+    assert (counts.succeeded, counts.failed) == (20, 40)
+    for job in map(store.get, bad):
+        assert (job.state, job.error) == (JobState.FAILED, "enough")
+        assert {(a.error_type, a.category) for a in job.attempts} == {(error.__name__, "SYSTEM")}
+
+
+def test_a_handler_that_raises_generator_exit(memory: JobStore) -> None:
+    def handle(job: Job) -> None:
+        raise GeneratorExit
+
+    job = memory.enqueue("q", {}, max_retries=0)
+    assert JobWorker(memory, handle, queues="q").run_until_idle().failed == 1
+    assert memory.get(job.id).error.endswith("handle raised GeneratorExit")
+
+
+def test_an_interrupt_in_the_event_loop_ends_the_worker_in_order(store: JobStore, start: Start) -> None:
     """Running jobs are finished, jobs not yet begun are given back, and run() raises the error."""
     both = threading.Barrier(2)
 
-    def handle(job: Job) -> None:
-        both.wait(10)
-        if job.payload["ends"]:
-            raise error("enough")
-        until(lambda: store.get(ending.id).lease is None)
-
-    async def handle_async(job: Job) -> None:
+    async def handle(job: Job) -> None:
         await asyncio.to_thread(both.wait, 10)
         if job.payload["ends"]:
-            raise error("enough")
+            raise KeyboardInterrupt("enough")
         await asyncio.to_thread(until, lambda: store.get(ending.id).lease is None)
 
     ending = store.enqueue("q", {"ends": True})
     other = store.enqueue("q", {"ends": False})
     unstarted = store.enqueue_many("q", [{"ends": True}] * 3)
-    handler = handle if isolation == "thread" else handle_async
-    running = start(JobWorker(store, handler, queues="q", isolation=isolation, concurrency=2, prefetch=3))
-    with pytest.raises(error, match="enough"):
+    running = start(JobWorker(store, handle, queues="q", isolation="async", concurrency=2, prefetch=3))
+    with pytest.raises(KeyboardInterrupt, match="enough"):
         running.end()
-    ended = store.get(ending.id)
-    outcome = ENDS[error]
-    assert (ended.state, [a.outcome for a in ended.attempts]) == (JobState.READY, [outcome])
-    assert ended.retries == (outcome == "failed")
-    assert store.get(other.id).state is JobState.SUCCEEDED
-    for job in map(store.get, unstarted):
+    for job in map(store.get, [ending.id, *unstarted]):
         assert (job.state, job.retries, {a.outcome for a in job.attempts}) == (
             JobState.READY,
             0,
             {"released"},
         )
+    assert store.get(other.id).state is JobState.SUCCEEDED
 
 
 def leave(job: Job) -> None:
@@ -65,7 +87,8 @@ def test_in_a_process_it_is_only_a_failure(memory: JobStore) -> None:
     job = memory.enqueue("q", {}, max_retries=1)
     worker = JobWorker(memory, leave, queues="q", isolation="process")
     assert worker.run_until_idle(wait_for_delayed=True).failed == 2
-    assert memory.get(job.id).error == "SystemExit: 3"
+    ended = memory.get(job.id)
+    assert (ended.error, ended.attempts[-1].error_type) == ("3", "SystemExit")
 
 
 @pytest.mark.parametrize("isolation", ["thread", "async"])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conquiet.jobs import JobState, JobStore
+import pytest
+
+from conquiet.jobs import Job, JobState, JobStore, JobWorker
 from tests.integration.jobs.background import until
 from tests.integration.jobs.handlers import notes, words
 from tests.integration.jobs.processes import Program, is_gone
@@ -90,3 +95,37 @@ def test_a_second_ctrl_c_ends_at_once(durable: JobStore, tmp_path: Path) -> None
         code, _, _ = program.end()
         assert time.monotonic() - asked < 2.0
     assert code == -signal.SIGINT
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_signals_are_handled_only_on_request(memory: JobStore, handles: bool) -> None:
+    seen: list[str] = []
+    told = threading.Semaphore(0)
+
+    def own(*_: object) -> None:
+        seen.append("own")
+        told.release()
+
+    def handle(job: Job) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told.acquire(timeout=30)
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        worker = JobWorker(memory, handle, queues="q", concurrency=1, prefetch=0, handle_signals=handles)
+        memory.enqueue_many("q", [{}, {}])
+        counts = worker.run_until_idle()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["own"] * counts.succeeded
+    assert counts.succeeded == (1 if handles else 2)
+
+
+def test_in_another_thread_nothing_is_said_about_signals_unless_asked(
+    memory: JobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(JobWorker(memory, print, queues="q").run_until_idle).result()
+        assert caplog.messages == []
+        thread.submit(JobWorker(memory, print, queues="q", handle_signals=True).run_until_idle).result()
+    assert "does not run in the main thread, so SIGTERM will not stop it" in caplog.text

@@ -26,7 +26,7 @@ def test_a_handler_of_ten_lease_times_finishes_exactly_once(
     store: JobStore, start: Start, tmp_path: Path
 ) -> None:
     """In every isolation, side by side, with another worker ready for any lease that expires."""
-    ttl = 0.2
+    ttl = 0.5  # shorter, and a busy machine misses a heartbeat
     jobs = {
         name: store.enqueue(name, {"notes": str(tmp_path / name), "seconds": 10 * ttl}) for name in ISOLATIONS
     }
@@ -105,20 +105,26 @@ def test_past_the_limit_a_thread_is_abandoned_fenced_and_counted(store: JobStore
 
 
 @pytest.mark.clause("J-17")
-def test_too_many_abandoned_threads_end_the_worker(
-    memory: JobStore, start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ends", ["until_idle", "ends_when_hung"])
+def test_too_many_abandoned_threads_end_a_worker_that_asks_for_it(
+    memory: JobStore, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """Jobs that cannot run any more are given back, not failed."""
     monkeypatch.setattr(THREAD_CALLS, "max_abandoned", THREAD_CALLS.abandoned + 2)
     go_on = threading.Event()
     hanging = memory.enqueue_many("q", [NewJob({}, max_retries=0)] * 2)
     others = memory.enqueue_many("q", [{}] * 5)
-    running = start(
-        JobWorker(memory, lambda job: go_on.wait(30), queues="q", execution_timeout=0.1, concurrency=1)
+    hung = ends == "ends_when_hung"
+    worker = JobWorker(
+        *(memory, lambda job: go_on.wait(30)),
+        queues="q",
+        execution_timeout=0.1,
+        concurrency=1,
+        ends_when_hung=hung,
     )
     try:
         with pytest.raises(AbandonedThreadsError, match="restart the process"):
-            running.end()
+            worker.run() if hung else worker.run_until_idle()
     finally:
         go_on.set()
         until(lambda: THREAD_CALLS.abandoned == THREAD_CALLS.max_abandoned - 2)
@@ -126,6 +132,31 @@ def test_too_many_abandoned_threads_end_the_worker(
     for job in map(memory.get, others):
         assert (job.state, job.retries) == (JobState.READY, 0)
         assert {a.outcome for a in job.attempts} <= {"released"}
+
+
+@pytest.mark.clause("J-17")
+def test_other_workers_go_on_when_all_threads_hang(
+    memory: JobStore, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so once, claims nothing, and goes on by itself when a handler that hung has ended."""
+    monkeypatch.setattr(THREAD_CALLS, "max_abandoned", THREAD_CALLS.abandoned + 2)
+    go_on = threading.Event()
+
+    def handle(job: Job) -> None:
+        if job.payload["hangs"]:
+            go_on.wait(30)
+
+    memory.enqueue_many("q", [NewJob({"hangs": True}, max_retries=0)] * 2)
+    others = memory.enqueue_many("q", [{"hangs": False}] * 5)
+    running = start(JobWorker(memory, handle, queues="q", execution_timeout=0.1, concurrency=1))
+    until(lambda: "no job is claimed until a handler that hangs has ended" in caplog.text)
+    until(lambda: memory.stats("q")["q"].ready == 5)
+    assert not running.ended
+    go_on.set()
+    until(lambda: all(memory.get(job_id).state is JobState.SUCCEEDED for job_id in others))
+    assert caplog.text.count("no job is claimed") == 1
+    assert "jobs are claimed again" in caplog.text
+    assert running.stop().failed == 2
 
 
 @pytest.mark.clause("J-17")

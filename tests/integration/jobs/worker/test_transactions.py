@@ -264,5 +264,5 @@ def test_a_coroutine_is_told_to_await_its_connection(durable: JobStore) -> None:
 
     job = durable.enqueue("q", {}, max_retries=0)
     assert JobWorker(durable, handle, queues="q", isolation="async").run_until_idle().failed == 1
-    assert durable.get(job.id).error == "with isolation='async' use: await context.get_connection()"
+    assert durable.get(job.id).error == "in an event loop use: await context.get_connection()"
     assert effects.left_open() == 0

@@ -207,7 +207,7 @@ def test_under_load_again_and_again(
             assert [attempt.outcome for attempt in job.attempts].count("succeeded") == 1
         assert sum(counts.succeeded for counts in rounds) == len(ids)
         for counts in rounds:
-            assert counts.claimed == counts.succeeded + counts.failed + counts.lost
+            assert counts.claimed == counts.succeeded + counts.failed + counts.lost + counts.released
         if transactional:
             assert effects.numbers() == list(range(len(ids)))
         else:

@@ -101,23 +101,30 @@ def test_a_delayed_job_starts_when_it_is_due(store: JobStore, start: Start, isol
 
 
 def test_idle_workers_hardly_work(store: JobStore, start: Start) -> None:
-    """One on threads and one on asyncio, together."""
+    """One on threads and one on asyncio, together.
+
+    The best of some windows counts: whatever else the process does in one of them (a full garbage collection, say) only adds,
+    and workers that poll do so in each.
+    """
     start(JobWorker(store, lambda job: None, queues="q"))
     start(JobWorker(store, nothing_async, queues="q", isolation="async"))
     time.sleep(0.3)
-    statements = _transactions(store)
-    began, worked = time.monotonic(), time.process_time()
-    time.sleep(1.5)
-    worked, lasted = time.process_time() - worked, time.monotonic() - began
-    assert worked / lasted < 2 * 0.03
-    if statements is not None:
-        # Each makes two every two seconds, in case a wake-up was missed; the query for this figure counts too.
-        assert (_transactions(store) - statements) / lasted < 12
+    windows: list[tuple[float, float]] = []
+    while len(windows) < 6:
+        statements = _transactions(store)
+        began, worked = time.monotonic(), time.process_time()
+        time.sleep(1.5)
+        worked, lasted = time.process_time() - worked, time.monotonic() - began
+        windows.append((worked / lasted, (_transactions(store) - statements) / lasted))
+        # Each makes two transactions every two seconds, in case a wake-up was missed; the query for this figure counts too.
+        if windows[-1][0] < 2 * 0.03 and windows[-1][1] < 12:
+            return
+    pytest.fail(f"shares of a core and transactions a second in each window: {windows}")
 
 
-def _transactions(store: JobStore) -> int | None:
+def _transactions(store: JobStore) -> int:
     if store.capabilities.name != "postgresql":
-        return None
+        return 0
     with psycopg.connect(store.dsn, autocommit=True) as connection:
         connection.execute("SELECT pg_stat_force_next_flush()")
         row = connection.execute(

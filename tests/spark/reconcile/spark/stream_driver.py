@@ -24,7 +24,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from conquiet.reconcile.spark import RetryJobs, read_metrics, reconcile_stream
 from conquiet.spark import spark_session
 from tests.acceptance.fleet import READY, ROOT
-from tests.spark.conftest import QUICK_TO_START
 from tests.spark.source.doomed import DOOM, DoomedSource, reached
 
 STREAM = "reports"
@@ -86,7 +85,7 @@ def main() -> None:
     )  # for Spark's own Python processes
     if work.die_at is not None:
         os.environ[DOOM] = f"{_as_word(work.die_at)} {work.die_at_nth} {os.getpid()}"
-    conf = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": QUICK_TO_START}
+    conf = {"spark.driver.memory": "700m"}
     spark = spark_session("driver", "local[2]", conf)
     spark.dataSource.register(DoomedSource)
     _doom_writes()

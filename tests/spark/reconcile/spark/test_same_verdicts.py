@@ -16,6 +16,7 @@ from conquiet.reconcile import DEFAULT_RULES, AlertRule, Level, RetryRule, Rules
 from conquiet.reconcile.spark.batch import reconcile_batch
 from conquiet.reconcile.spark.inputs import read_metrics, read_reports
 from tests.campaign import campaign_size
+from tests.chance import Chance
 from tests.spark.reconcile.spark.cases import AS_OF, METRICS, REPORTS, Row, draw, verdicts
 
 OTHER_RULES = dataclasses.replace(
@@ -47,9 +48,16 @@ OTHER_RULES = dataclasses.replace(
     ("rules", "size"), [(DEFAULT_RULES, 200_000), (OTHER_RULES, 20_000)], ids=["default", "other"]
 )
 def test_the_spark_path_equals_the_per_job_path(
-    spark: SparkSession, tmp_path: Path, rules: Rules, size: int
+    spark: SparkSession,
+    tmp_path: Path,
+    chance: Chance,
+    capsys: pytest.CaptureFixture[str],
+    rules: Rules,
+    size: int,
 ) -> None:
-    cases = draw(23, campaign_size(size))
+    with capsys.disabled():
+        print(f"\nSpark path against per-job path, {chance}")
+    cases = draw(chance.seed_used, campaign_size(size))
     pq.write_table(
         pa.Table.from_pylist(cases.reports, REPORTS), tmp_path / "reports.parquet", row_group_size=5_000
     )

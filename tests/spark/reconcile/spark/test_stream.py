@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,24 @@ def report(number: int, **changes: Any) -> Row:
 
 def jobs(store: JobStore) -> dict[str, Any]:
     return {job.id: job.payload for job in store.list(queue="reconciliation", limit=1_000)}
+
+
+@pytest.mark.parametrize("milliseconds", [2**63, 253_000_000_000_000], ids=["no time", "in the year 9987"])
+def test_an_id_far_in_the_future_does_not_let_a_report_count_twice(
+    pipeline: Pipeline, milliseconds: int
+) -> None:
+    """All later entries of the stream have such ids, too: Redis continues from there."""
+    pipeline.queue.enqueue(report(10))
+    pipeline.run()
+    with connect(pipeline.url) as redis:
+        redis.xadd("reports", {"data": json.dumps(report(20))}, id=f"{milliseconds}-1")
+    pipeline.run()
+    pipeline.queue.enqueue_many([report(10), report(20), report(30)])
+    pipeline.run()
+    pipeline.queue.enqueue_many([report(10), report(20), report(30), report(40)])
+    pipeline.run()
+    for table in ("verdicts", "trust"):
+        assert sorted(row["report_id"] for row in pipeline.table(table)) == [10, 20, 30, 40], table
 
 
 def test_from_the_queue_to_tables_and_jobs(pipeline: Pipeline) -> None:

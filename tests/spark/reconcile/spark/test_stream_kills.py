@@ -22,9 +22,10 @@ from pyspark.sql import SparkSession
 from conquiet.embedded import RedisServer
 from conquiet.jobs import open_store
 from conquiet.queue import connect
-from conquiet.spark.source.blocks import Offset
+from conquiet.spark.source.blocks import Block, Offset
 from tests.acceptance.fleet import Fleet
 from tests.campaign import FULL
+from tests.chance import new_chance
 from tests.faults.figures import Record
 from tests.spark.deaths import AT_RANDOM, OVERLOADED, START_SECONDS, until_dead
 from tests.spark.reconcile.spark.cases import METRICS, Row
@@ -45,7 +46,7 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
     capsys: pytest.CaptureFixture[str],
     record_figure: Record,
 ) -> None:
-    chance = random.Random()
+    chance = new_chance()
     fates = planned(10 if FULL else 2, chance)  # a driver takes long to start
     deaths: list[str] = []
     numbers = count(1)
@@ -86,7 +87,7 @@ def test_killed_at_any_point_it_ends_as_if_undisturbed(
     with capsys.disabled():
         counts = ", ".join(f"{name} {len(rows):,}" for name, rows in expected.items())
         print(
-            f"\n{len(deaths)} kill -9 of a streaming reconciliation of {entries.added:,} entries, "
+            f"\n{chance}\n{len(deaths)} kill -9 of a streaming reconciliation of {entries.added:,} entries, "
             f"{time.monotonic() - began:.0f} s\n  killed at: {', '.join(deaths)}\n  {counts}"
         )
     assert left == dict.fromkeys(left, 0)
@@ -231,12 +232,15 @@ def _text(row: Row) -> str:
 
 def committed(folder: Path, client: Any) -> set[bytes]:
     """The entries of the micro-batches in Spark's commit log."""
-    return {
-        entry
-        for log in _logs(folder / "checkpoint" / "commits")
-        for block in _end(folder / "checkpoint" / "offsets" / log.name).blocks
-        for entry, _ in client.xrange(STREAM, block.lo, block.hi)
-    }
+    ends = [
+        _end(folder / "checkpoint" / "offsets" / log.name) for log in _logs(folder / "checkpoint" / "commits")
+    ]
+    ranges = [(block.lo, block.hi) for end in ends for block in end.blocks]
+    for first in (end for end in ends if end.first is not None):  # its blocks are in the ledger only
+        facts = f"{{{STREAM}}}:conquiet-ledger:{folder.name}:{first.query}:query"
+        blocks = map(Block.parse, client.hget(facts, "first").decode().split())
+        ranges += [(block.lo, block.hi) for block in blocks]
+    return {entry for lo, hi in ranges for entry, _ in client.xrange(STREAM, lo, hi)}
 
 
 def _logs(folder: Path) -> Iterator[Path]:

@@ -26,9 +26,11 @@ class Buggy(MemoryBackend):
         self._strike("claim")
         return (yield from super().claim(claim))
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
         self._strike("settle")
-        return (yield from super().settle(settlements, connection))
+        return (yield from super().settle(settlements, connection, begins))
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         self._strike("heartbeat")

@@ -33,7 +33,7 @@ class Awaited:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"isolation": "fork"}, "isolation must be one of thread, process, async, not 'fork'"),
+        ({"isolation": "fork"}, "isolation must be one of thread, process, async, mixed, not 'fork'"),
         ({"queues": None}, "queues= must be named"),
         ({"queues": []}, "at least one queue"),
         ({"queues": [""]}, "queue must be a non-empty str"),
@@ -58,6 +58,21 @@ def test_settings_are_checked(store: JobStore, settings: dict[str, Any], message
 def test_a_handler_must_be_callable(store: JobStore, handler: Any) -> None:
     with pytest.raises(JobConfigError, match="a handler must be callable, not"):
         JobWorker(store, handler, queues="q")
+
+
+def generating(job: Any) -> Any:
+    yield
+
+
+async def generating_async(job: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process", "async"])
+@pytest.mark.parametrize("handler", [generating, generating_async, functools.partial(generating)])
+def test_a_generator_function_is_refused(store: JobStore, handler: Any, isolation: str) -> None:
+    with pytest.raises(JobConfigError, match="is a generator function: calling it would not run it"):
+        JobWorker(store, handler, queues="q", isolation=isolation)
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
@@ -90,7 +105,7 @@ def test_inside_an_event_loop_it_is_run_async(store: JobStore) -> None:
 
 def test_run_async_is_for_coroutines(store: JobStore) -> None:
     worker = JobWorker(store, handle, queues="q")
-    with pytest.raises(JobConfigError, match="run_async needs isolation='async', not 'thread'"):
+    with pytest.raises(JobConfigError, match="run_async needs isolation='async' or 'mixed', not 'thread'"):
         asyncio.run(worker.run_async())
 
 

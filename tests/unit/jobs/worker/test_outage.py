@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import REGISTRY
 
 from conquiet.errors import StoreUnavailableError
 from conquiet.flow import Call, Flow, Signal, Sleep, run
@@ -40,6 +41,43 @@ def pauses(outage: Outage, attempts: range) -> list[float]:
     return seconds
 
 
+def over(clock: ManualClock) -> Outage:
+    """An outage that has just ended."""
+    outage = Outage(clock, lambda: 0.5)
+    pauses(outage, range(1))
+    clock.advance(7.0)
+    run(outage.watch(asking()))
+    return outage
+
+
+def test_a_connection_that_broke_in_the_outage_is_no_second_one(said: Callable[[], list[str]]) -> None:
+    """Another lane notices its broken connection later. Only when a new connection fails, too, is it another outage."""
+    clock = ManualClock()
+    outage = over(clock)
+    clock.advance(1.0)
+    pauses(outage, range(1))
+    assert (outage.total, len(said())) == (1, 2)
+    pauses(outage, range(1, 2))
+    assert (outage.total, len(said())) == (2, 3)
+
+
+def test_what_an_outage_costs_is_one_line_however_many_lanes(
+    said: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    outage = over(clock)
+    caplog.clear()
+    outage.discarded(["a", "b", "c", "d"], "the lease was lost")
+    outage.discarded(["e"], "the lease was lost")
+    outage.discarded([], "the lease was lost")
+    assert said() == ["4 jobs (a, b, c, …): the lease was lost"]
+    caplog.clear()
+    clock.advance(60.0)
+    for job_id in ("f", "g"):  # by no outage: each is somebody's fault
+        outage.discarded([job_id], "the lease was lost")
+    assert said() == ["job f: the lease was lost", "job g: the lease was lost"]
+
+
 @pytest.mark.parametrize("random", [0.0, 0.5, 0.999])
 def test_pauses_grow_with_jitter_up_to_a_limit(random: float) -> None:
     clock = ManualClock()
@@ -56,6 +94,7 @@ def test_it_is_said_once_however_many_notice(said: Callable[[], list[str]]) -> N
     clock.advance(7.0)
     for _ in range(3):
         run(outage.watch(asking()))
+    clock.advance(60.0)
     pauses(outage, range(1))
     assert said() == [
         "the job store does not answer; retrying until it does: not reached",
@@ -98,6 +137,24 @@ def test_threads_that_fail_at_the_same_moment_say_it_once(said: Callable[[], lis
             thread.join()
         assert outage.total == 1
     assert len(said()) == 30
+
+
+def test_an_outage_is_counted_and_its_seconds_while_it_lasts() -> None:
+    def value(name: str) -> float:
+        return REGISTRY.get_sample_value(f"conquiet_jobs_{name}_total")
+
+    clock = ManualClock()
+    outage = Outage(clock, lambda: 0.5)
+    before, seconds = value("outages"), value("outage_seconds")
+    next(outage.pause(AWAY, 0))
+    assert value("outages") == before + 1
+    clock.advance(4)
+    next(outage.pause(AWAY, 1))
+    assert value("outage_seconds") == pytest.approx(seconds + 4)
+    clock.advance(3)
+    run(outage.watch(asking()))
+    assert value("outage_seconds") == pytest.approx(seconds + 7)
+    assert value("outages") == before + 1
 
 
 def test_a_pause_can_be_cut_short() -> None:

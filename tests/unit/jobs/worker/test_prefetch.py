@@ -48,7 +48,7 @@ def test_quick_handlers_are_given_ever_more(counted: Counted, store: JobStore, i
     handler = nothing if isolation == "async" else lambda job: None
     worker = JobWorker(store, handler, queues="q", isolation=isolation)
     assert worker.run_until_idle().succeeded == 6_000
-    assert counted.asked[0] == 16  # for each handler one to run and one ahead
+    assert counted.asked[0] == 8  # how quick they are is not known yet: nothing ahead
     assert 100 < max(counted.asked) <= 1_008
     assert len(counted.asked) < 6_000 / 16 / 2
 

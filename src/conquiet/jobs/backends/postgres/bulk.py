@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 
+from conquiet.jobs.backends.postgres.listener import channel_of
 from conquiet.jobs.backends.sql_files import load
 
 __all__ = ["insert_selected"]
@@ -28,8 +29,8 @@ def insert_selected(
     `select` returns id, payload, priority, delay_seconds and correlation_id, already checked. `values` are its
     parameters. Rows whose ids are taken are left out. It runs in the transaction of `connection`.
     """
-    statement = _INSERT.replace("{select}", select)
-    parameters = {**values, "queue": queue, "max_retries": max_retries}
+    statement = _INSERT.replace("{given_rows}", select)
+    parameters = {**values, "queue": queue, "max_retries": max_retries, "channel": channel_of(queue)}
     # Taken ids are rare, and ON CONFLICT makes every row 50 % more expensive: it is used only after a conflict.
     try:
         with connection.transaction():

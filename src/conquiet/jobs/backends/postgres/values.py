@@ -11,11 +11,11 @@ from conquiet.jobs.backends.rows import GIVEN
 __all__ = [
     "COLUMNS",
     "LEASED",
+    "begin_values",
     "end_values",
     "in_ascii",
     "lease_values",
     "number_array",
-    "place",
     "text_array",
 ]
 
@@ -27,11 +27,6 @@ _CASTS = {
 }
 COLUMNS = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields)
 LEASED = ", ".join(_CASTS.get(name, f"job.{name}") for name in JobRow._fields if name not in GIVEN)
-
-
-def place(claimed: tuple[Any, ...]) -> tuple[int, int]:
-    """Sort key: priority, then number. RETURNING does not keep the order."""
-    return claimed[5], claimed[0]
 
 
 def text_array(texts: Iterable[str]) -> str:
@@ -55,6 +50,10 @@ def lease_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
+def begin_values(leases: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    return {f"begin_{name}": value for name, value in lease_values(leases).items()}
+
+
 def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
     """Return the parameters that say how leases end."""
     ends = list(ends)
@@ -66,12 +65,13 @@ def end_values(ends: Iterable[Settlement]) -> dict[str, Any]:
         "errors": [end.error for end in ends],
         "error_types": [end.error_type for end in ends],
         "categories": [end.category for end in ends],
+        "tracebacks": [end.traceback for end in ends],
     }
 
 
 def in_ascii(end: Settlement) -> Settlement:
     """Return `end` with its texts in ASCII, which every encoding contains."""
-    texts = ((name, getattr(end, name)) for name in ("error", "error_type", "category"))
+    texts = ((name, getattr(end, name)) for name in ("error", "error_type", "category", "traceback"))
     return end._replace(
         **{
             name: text.encode("ascii", "backslashreplace").decode()

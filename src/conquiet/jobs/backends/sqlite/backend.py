@@ -13,16 +13,20 @@ from urllib.parse import unquote
 
 from conquiet.clock import SYSTEM_CLOCK, Clock
 from conquiet.flow import Call, Flow, Signal, Sleep
-from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.caller_connection import driver_connection, is_of
+from conquiet.jobs.backends.protocol import PRUNE_STEP, Claim, Inserted, JobRow, Listing, NewRow, Settlement
 from conquiet.jobs.backends.registry import names_no_store
 from conquiet.jobs.backends.sqlite.steps import SqliteSteps
-from conquiet.jobs.model import JobState, QueueStats, StoreCapabilities
+from conquiet.jobs.model import QueueStats, StoreCapabilities
 
 __all__ = ["SqliteBackend", "open_sqlite"]
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.025  # how often an idle worker checks whether another process has written
+# How often an idle worker looks whether another process has written: where there was a job, another one may follow soon.
+_LOOK_SECONDS = 0.025
+_SOON_SECONDS = 0.004
+_SOON_FOR = 0.25
 
 
 def open_sqlite(dsn: str, /, *, clock: Clock | None, awaits: bool) -> SqliteBackend:
@@ -45,9 +49,20 @@ class SqliteBackend(SqliteSteps):
         # asyncio must not wait for a disk: calls run on one thread of this store, and handlers' transactions on others.
         # One transaction may wait for the write lock while another holds it, so beginning one and ending another must
         # not use the same thread.
+        self._awaits = awaits
+        self._changed = -math.inf  # when another process was last seen to write
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        awaits = self._awaits
         self._thread = ThreadPoolExecutor(1, "conquiet sqlite") if awaits else None
         self._begins = ThreadPoolExecutor(64, "conquiet sqlite begin") if awaits else None
         self._ends = ThreadPoolExecutor(1, "conquiet sqlite end") if awaits else None
+
+    def after_fork(self, child: bool) -> None:
+        super().after_fork(child)
+        if child:
+            self._start_threads()  # a fork has none of its parent's
 
     def _call(self, operation: Callable[..., T], *args: Any) -> Flow[T]:
         return (yield from self._call_on(self._thread, operation, *args))
@@ -65,9 +80,15 @@ class SqliteBackend(SqliteSteps):
         return value
 
     def _call_in(self, connection: Any, operation: Callable[..., T], *args: Any) -> Flow[T]:
-        """Run in the caller's transaction on the calling thread, to which the caller's connection belongs."""
-        thread = self._thread if connection is None else None
-        return (yield from self._call_on(thread, operation, *args, connection))
+        """Run in the caller's transaction, on the thread to which the caller's connection belongs."""
+        if connection is None:
+            return (yield from self._call(operation, *args, None))
+        theirs = yield from driver_connection(connection, self._awaits)
+        if self._awaits and is_of("aiosqlite", theirs):
+            # It has a thread of its own, and no other way to run several statements there with nothing in between.
+            value: T = yield Call(theirs._execute, operation, *args, theirs._conn, shield=True)
+            return value
+        return (yield from self._call_on(None, operation, *args, theirs))
 
     def open(self, migrate: str) -> Flow[None]:
         yield from self._call(self._open, migrate)
@@ -78,8 +99,10 @@ class SqliteBackend(SqliteSteps):
     def plan(self, target: int | None) -> Flow[list[tuple[str, str]]]:
         return (yield from self._call(self._plan, target))
 
-    def insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Flow[Inserted]:
-        return (yield from self._call_in(connection, self._insert, queue, rows, skip))
+    def insert(
+        self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any, notify: bool = True
+    ) -> Flow[Inserted]:
+        return (yield from self._call_in(connection, self._insert, queue, rows, skip, notify))
 
     def claim(self, claim: Claim) -> Flow[tuple[list[JobRow], bool]]:
         return (yield from self._call(self._claim, claim))
@@ -91,8 +114,10 @@ class SqliteBackend(SqliteSteps):
         names = json.dumps(list(queues))
         return bool((yield from self._change("set_aside_next", queues=names, reason=reason, now=self._now())))
 
-    def settle(self, settlements: Sequence[Settlement], connection: Any) -> Flow[set[str]]:
-        return (yield from self._call_in(connection, self._settle, settlements))
+    def settle(
+        self, settlements: Sequence[Settlement], connection: Any, begins: Sequence[tuple[str, str]] = ()
+    ) -> Flow[set[str]]:
+        return (yield from self._call_in(connection, self._settle, settlements, begins))
 
     def heartbeat(self, leases: Sequence[tuple[str, str]]) -> Flow[dict[str, float]]:
         return (yield from self._call(self._heartbeat, leases))
@@ -101,15 +126,17 @@ class SqliteBackend(SqliteSteps):
         rows = yield from self._rows("get", id=job_id)
         return JobRow(*rows[0]) if rows else None
 
-    def select(
-        self, state: JobState | None, queue: str | None, limit: int, offset: int
-    ) -> Flow[list[JobRow]]:
-        rows = yield from self._rows("select", state=state, queue=queue, limit=limit, offset=offset)
-        return [JobRow(*row) for row in rows]
+    def select(self, listing: Listing) -> Flow[list[tuple[int, JobRow]]]:
+        rows = yield from self._call(partial(self._page, listing))
+        return [(row[0], JobRow(*row[1:])) for row in rows]
 
     def stats(self, queue: str | None) -> Flow[list[QueueStats]]:
         rows = yield from self._rows("stats", queue=queue, now=self._now())
         return [QueueStats(*row) for row in rows]
+
+    def backlog(self, queue: str, limit: int) -> Flow[int]:
+        [(count,)] = yield from self._rows("backlog", queue=queue, limit=limit, now=self._now())
+        return int(count)
 
     def _rows(self, name: str, **values: Any) -> Flow[list[Any]]:
         return (yield from self._call(partial(self._read, name, **values)))
@@ -123,7 +150,7 @@ class SqliteBackend(SqliteSteps):
         return (yield from self._change("discard", id=job_id)) == 1
 
     def prune(self, older_than: float) -> Flow[int]:
-        return (yield from self._change("prune", older_than=older_than, now=self._now()))
+        return (yield from self._change("prune", older_than=older_than, limit=PRUNE_STEP, now=self._now()))
 
     def _change(self, name: str, **values: Any) -> Flow[int]:
         return (yield from self._call(partial(self._write, name, **values)))
@@ -142,17 +169,25 @@ class SqliteBackend(SqliteSteps):
             # Read the version first, then look for work: whatever is written after the look changes the version.
             version = yield from self._call(self._data_version)
             due = yield from self.next_due(queues)
-            if due is not None:
-                seconds = min(seconds, due)
-            end = self._clock.monotonic() + seconds
-            while (left := end - self._clock.monotonic()) > 0:
-                if (yield Sleep(min(left, _LOOK_SECONDS), woken, stop)):
+            now = self._clock.monotonic()
+            end = now + (seconds if due is None else min(seconds, due))
+            while now < end:
+                look = _SOON_SECONDS if now < self._changed + _SOON_FOR else _LOOK_SECONDS
+                if (yield Sleep(min(end - now, look), woken, stop)):
                     return
+                now = self._clock.monotonic()
                 if (yield from self._call(self._data_version)) != version:
+                    self._changed = now
                     return
 
+    def rest(self) -> Flow[None]:
+        yield from ()
+
     def begin(self) -> Flow[Any]:
-        return (yield from self._call_on(self._begins, self._begin))
+        # On asyncio the write lock is taken here, on a thread: a handler that waited for it in a statement would stop
+        # the event loop, and with it the handler that holds the lock.
+        begin = ("BEGIN IMMEDIATE",) if self._awaits else ()
+        return (yield from self._call_on(self._begins, self._begin, *begin))
 
     def commit(self, connection: Any) -> Flow[None]:
         yield from self._call_on(self._ends, self._end, connection, "COMMIT")
@@ -161,7 +196,12 @@ class SqliteBackend(SqliteSteps):
         yield from self._call_on(self._ends, self._end, connection, "ROLLBACK")
 
     def awaiting(self) -> SqliteBackend:
-        return SqliteBackend(self.path, self._clock, synchronous=self._synchronous, awaits=True)
+        twin = SqliteBackend(self.path, self._clock, synchronous=self._synchronous, awaits=True)
+        twin._unchecked = self._unchecked
+        return twin
+
+    def for_worker(self) -> SqliteBackend:
+        return self
 
     def close(self) -> Flow[None]:
         if self._closed:

@@ -21,4 +21,4 @@ def insert_selected(
     are left out. It runs in the transaction of `connection`.
     """
     values = {"queue": queue, "max_retries": max_retries, "now": on_grid(now)}
-    return connection.execute(_INSERT.replace("{select}", select), values).rowcount
+    return connection.execute(_INSERT.replace("{given_rows}", select), values).rowcount

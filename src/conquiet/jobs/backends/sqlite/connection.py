@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from contextlib import contextmanager
 from typing import Any
 
 from conquiet.access import access_problem
 from conquiet.errors import DamagedRowError, JobConfigError, StoreClosedError, StoreUnavailableError
-from conquiet.jobs.backends.caller_connection import driver_connection
-from conquiet.sqlite_files import commits_by_itself, connected, rolled_back, unusable_path
+from conquiet.jobs.backends.sqlite.forks import close_before_forks
+from conquiet.jobs.backends.sqlite.handler import HandlerConnection
+from conquiet.sqlite_files import BUSY_SECONDS, commits_by_itself, connected, rolled_back, unusable_path
 
 __all__ = ["SqliteConnection"]
+
+_FORK_SECONDS = 1.0  # how long a fork waits for a statement that runs in another thread
 
 
 class SqliteConnection:
@@ -25,20 +29,28 @@ class SqliteConnection:
         if unusable := unusable_path(path):
             raise JobConfigError(f"{path!a} cannot be the file of a SQLite store: {unusable}")
         self.path = os.path.abspath(path)  # the same file after a change of the working directory
-        self._pid = os.getpid()
         self._synchronous = synchronous
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._lost = False  # the connection is broken; a new one is opened when it is needed
+        self._opened = 0  # how many times; a new connection counts the changes of others anew
+        self._lost = False  # the connection is broken or was closed; a new one is opened when it is needed
         self._closed = False
+        self._unchecked: str | None = None  # `migrate` of a store whose file was locked when it was opened
+        self._handlers: weakref.WeakSet[HandlerConnection] = weakref.WeakSet()
+        self._inherited = ""  # why a forked process must not use the file
+        self._fork_waits = False
 
-    def _connected(self, *begin: str) -> sqlite3.Connection:
-        return connected(self.path, self._synchronous, *begin)
+    def _connected(
+        self, *begin: str, wait: float = BUSY_SECONDS, factory: type[sqlite3.Connection] = sqlite3.Connection
+    ) -> sqlite3.Connection:
+        return connected(self.path, self._synchronous, *begin, wait=wait, factory=factory)
 
-    def _connect(self) -> None:
+    def _connect(self, wait: float = BUSY_SECONDS) -> None:
         with self._translated("open"):
-            self._connection = self._connected()
+            self._connection = self._connected(wait=wait)
+        self._opened += 1
         self._lost = False
+        close_before_forks(self)
 
     def _close(self) -> None:
         with self._lock:
@@ -48,16 +60,45 @@ class SqliteConnection:
                 self._connection = None
 
     def _open_connection(self) -> sqlite3.Connection:
-        if os.getpid() != self._pid:
-            raise StoreClosedError(
-                f"the store on {self.path} was opened in process {self._pid} and inherited by its fork {os.getpid()}, "
-                "where SQLite must not use it: open a new store after the fork"
-            )
+        if self._inherited:
+            raise StoreClosedError(self._inherited)
         if self._lost:
             self._connect()
         if self._connection is None:
             raise self._is_closed()
+        if self._unchecked is not None:
+            migrate, self._unchecked = self._unchecked, None
+            try:
+                self._check_schema(migrate)
+            except BaseException:  # whatever interrupts the check, the next call must make it
+                self._unchecked = migrate
+                raise
         return self._connection
+
+    def _check_schema(self, migrate: str, theirs: Any = None) -> None:
+        raise NotImplementedError
+
+    def before_fork(self) -> None:
+        """Close the connection; it is opened again by whoever needs it first."""
+        parent = f"the store on {self.path} was opened in process {os.getpid()} and inherited by its fork"
+        self._fork_waits = self._lock.acquire(timeout=_FORK_SECONDS)
+        if not self._fork_waits:
+            self._inherited = f"{parent}, while a statement was running: fork before, or between statements"
+        elif any(not handler.closed for handler in self._handlers):
+            self._inherited = f"{parent}, while a handler had a transaction: fork before the worker starts"
+        elif self._connection is not None:
+            self._connection.close()
+            self._connection, self._lost = None, True
+
+    def after_fork(self, child: bool) -> None:
+        if not child:
+            self._inherited = ""
+        elif self._inherited:
+            self._inherited += ". SQLite must not use it here"
+            self._lock = threading.Lock()
+            return
+        if self._fork_waits:
+            self._lock.release()
 
     def _is_closed(self) -> StoreClosedError:
         return StoreClosedError(f"the store on {self.path} is closed")
@@ -72,17 +113,27 @@ class SqliteConnection:
     def _transaction(self, what: str, connection: Any = None):  # type: ignore[no-untyped-def]
         """Run the block in a transaction of its own, or in the caller's transaction, which the caller commits."""
         if connection is not None:
-            yield _theirs(connection)
+            theirs = _theirs(connection)
+            if self._unchecked is not None:
+                # Our own connection would wait for the lock that the caller holds.
+                if not theirs.in_transaction:
+                    self._execute("BEGIN IMMEDIATE", theirs)
+                self._check_schema(self._unchecked, theirs)
+            yield theirs
             return
-        with self._lock:
-            self._execute("BEGIN IMMEDIATE")
-            try:
-                with self._translated(what):
-                    yield None
-                self._execute("COMMIT")
-            except BaseException:  # whatever interrupts the step, all of it is rolled back
-                self._roll_back()
-                raise
+        with self._lock, self._own_transaction(what):
+            yield None
+
+    @contextmanager
+    def _own_transaction(self, what: str):  # type: ignore[no-untyped-def]
+        self._execute("BEGIN IMMEDIATE")
+        try:
+            with self._translated(what):
+                yield
+            self._execute("COMMIT")
+        except BaseException:  # whatever interrupts the step, all of it is rolled back
+            self._roll_back()
+            raise
 
     def _roll_back(self) -> None:
         """Roll back. If that fails, the caller still gets the original error."""
@@ -123,11 +174,13 @@ def _is_about_values(error: sqlite3.OperationalError) -> bool:
     return "UTF-8" in str(error) if code is None else code == sqlite3.SQLITE_ERROR
 
 
-def _theirs(connection: Any) -> sqlite3.Connection:
-    theirs = driver_connection(connection)
+def _theirs(theirs: Any) -> sqlite3.Connection:
+    if isinstance(theirs, HandlerConnection):
+        theirs.hold()
     if not isinstance(theirs, sqlite3.Connection):
         raise JobConfigError(
-            f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(connection).__name__}"
+            f"connection= takes a sqlite3 or SQLAlchemy connection, not {type(theirs).__name__} of "
+            f"{type(theirs).__module__}; coroutines take one of aiosqlite, too"
         )
     try:
         alone = commits_by_itself(theirs)

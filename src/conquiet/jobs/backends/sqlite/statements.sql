@@ -12,17 +12,12 @@ VALUES (?, ?, ?, ?, 'Ready', ?, ?, ?, ?, ?);
 INSERT INTO conquiet_jobs (id, queue, payload, priority, state, max_retries, waiting, retry_at, enqueued_at, correlation_id)
 SELECT id, :queue, payload, priority, 'Ready', :max_retries, delay_seconds > 0,
     CASE WHEN delay_seconds > 0 THEN round(:now + delay_seconds, 6) END, :now, correlation_id
-FROM ({select}) WHERE true
+FROM ({given_rows}) WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: existing
 -- Returns which of these ids are taken.
 SELECT value FROM json_each(:ids) WHERE value IN (SELECT id FROM conquiet_jobs);
-
--- name: promote
--- Delayed jobs that are due become ordinary Ready jobs, in the transaction of the claim that follows.
-UPDATE conquiet_jobs SET waiting = 0
-WHERE state = 'Ready' AND waiting AND retry_at <= :now AND queue IN (SELECT value FROM json_each(:queues));
 
 -- name: late
 -- Returns whether a delayed job that is due or a lapsed lease has to be ranked among the others.
@@ -31,8 +26,16 @@ SELECT max(EXISTS (SELECT 1 FROM conquiet_jobs WHERE state = 'Ready' AND waiting
 FROM json_each(:queues);
 
 -- name: claim_ready
--- The usual claim, if nothing is late: leases Ready jobs, best priority first, then oldest. Returns what the caller does
--- not already know.
+-- The usual claim, if nothing is late: leases Ready jobs, best priority first, then oldest; where there are jobs of the same
+-- priority in several queues, each queue has its turn. Returns what the caller does not already know.
+WITH chosen AS MATERIALIZED (
+    SELECT job.seq, job.priority, names.key AS lane,
+        row_number() OVER (PARTITION BY names.key, job.priority ORDER BY job.seq) AS turn
+    FROM json_each(:queues) AS names CROSS JOIN conquiet_jobs AS job ON job.seq IN (
+        SELECT seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting AND queue = names.value
+        ORDER BY priority, seq LIMIT :limit)
+    ORDER BY priority, turn, lane LIMIT :limit
+)
 UPDATE conquiet_jobs SET
     lease_token = :token || seq,
     lease_version = lease_version + 1,
@@ -40,42 +43,64 @@ UPDATE conquiet_jobs SET
     lease_ttl = :ttl,
     lease_worker = :worker,
     lease_started_at = :now,
+    lease_begun = :begun IS NULL OR (lease_expiries = 0
+        AND seq IN (SELECT seq FROM chosen ORDER BY priority, turn, lane LIMIT ifnull(:begun, 0))),
     state = 'InFlight'
-WHERE seq IN (SELECT seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
-    AND queue IN (SELECT value FROM json_each(:queues)) ORDER BY priority, seq LIMIT :limit)
+WHERE seq IN (SELECT seq FROM chosen)
 RETURNING seq, {leased};
 
 -- name: claim
--- Leases the next claimable jobs: Ready, or with a lapsed lease, best priority first, then oldest. Each part has its own
--- index, so that neither finished nor delayed jobs are read.
-WITH names AS (SELECT value AS queue FROM json_each(:queues)),
-candidates AS (
-    SELECT * FROM (SELECT priority, seq FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting
-        AND queue IN (SELECT queue FROM names) ORDER BY priority, seq LIMIT :limit)
+-- Leases the next claimable jobs: Ready and due, or with a lapsed lease, in the order of claim_ready. Each part has its
+-- own index, so that neither finished nor delayed jobs are read. Of delayed jobs that are due the best priorities are read
+-- first, level by level, until there are enough; of many with the same priority those that have been due for longest are
+-- ranked, so that a claim does not sort a million.
+WITH RECURSIVE names AS (SELECT value AS queue, key AS lane FROM json_each(:queues)),
+levels (level, queue, lane) AS (
+    SELECT (SELECT priority FROM conquiet_jobs AS job WHERE state = 'Ready' AND waiting AND job.queue = names.queue
+        ORDER BY priority LIMIT 1) AS level, queue, lane FROM names
     UNION ALL
-    SELECT priority, seq FROM conquiet_jobs WHERE state = 'InFlight' AND lease_expires_at <= :now
-        AND queue IN (SELECT queue FROM names)
+    SELECT (SELECT priority FROM conquiet_jobs AS job WHERE state = 'Ready' AND waiting AND job.queue = levels.queue
+        AND priority > level ORDER BY priority LIMIT 1), queue, lane FROM levels WHERE level IS NOT NULL
+    ORDER BY 1
 ),
-chosen AS (SELECT seq FROM candidates ORDER BY priority, seq LIMIT :limit)
+candidates AS (
+    SELECT ready.priority, ready.seq, names.lane FROM names CROSS JOIN conquiet_jobs AS ready ON ready.seq IN (
+        SELECT seq FROM conquiet_jobs AS job WHERE state = 'Ready' AND NOT waiting AND job.queue = names.queue
+        ORDER BY priority, seq LIMIT :limit)
+    UNION ALL
+    SELECT * FROM (SELECT late.priority, late.seq, levels.lane FROM levels CROSS JOIN conquiet_jobs AS late ON late.seq IN (
+            SELECT seq FROM conquiet_jobs AS job WHERE state = 'Ready' AND waiting AND job.queue = levels.queue
+                AND priority = level AND retry_at <= :now ORDER BY retry_at, seq LIMIT max(:limit, :ranked))
+        LIMIT max(:limit, :ranked) * (SELECT count(*) FROM names))
+    UNION ALL
+    SELECT priority, seq, lane FROM names CROSS JOIN conquiet_jobs AS job ON job.queue = names.queue
+        AND state = 'InFlight' AND lease_expires_at <= :now
+),
+chosen AS MATERIALIZED (
+    SELECT *, row_number() OVER (PARTITION BY lane, priority ORDER BY seq) AS turn FROM candidates
+    ORDER BY priority, turn, lane LIMIT :limit
+)
 UPDATE conquiet_jobs SET
     attempts = CASE WHEN state = 'InFlight' THEN json_insert(attempts, '$[#]', json_array(lease_version, lease_worker,
         json(printf('%!.6f', lease_started_at)), json(printf('%!.6f', lease_expires_at)), 'lease expired', NULL,
-        CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN 'LeaseExpired' END,
-        CASE WHEN lease_expiries + 1 >= :max_lease_expiries THEN printf(:expired_error, lease_expiries + 1) END))
+        CASE WHEN lease_begun AND lease_expiries + 1 >= :max_lease_expiries THEN 'LeaseExpired' END,
+        CASE WHEN lease_begun AND lease_expiries + 1 >= :max_lease_expiries THEN printf(:expired_error, lease_expiries + 1) END))
         ELSE attempts END,
-    error = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
+    error = CASE WHEN state = 'InFlight' AND lease_begun AND lease_expiries + 1 >= :max_lease_expiries
         THEN printf(:expired_error, lease_expiries + 1) ELSE error END,
-    finished_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN :now END,
-    retry_at = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN NULL ELSE retry_at END,
-    lease_token = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries
+    finished_at = CASE WHEN state = 'InFlight' AND lease_begun AND lease_expiries + 1 >= :max_lease_expiries THEN :now END,
+    retry_at = CASE WHEN state = 'InFlight' AND lease_begun AND lease_expiries + 1 >= :max_lease_expiries THEN NULL ELSE retry_at END,
+    lease_token = CASE WHEN state = 'InFlight' AND lease_begun AND lease_expiries + 1 >= :max_lease_expiries
         THEN NULL ELSE :token || seq END,
-    lease_version = lease_version + (state = 'Ready' OR lease_expiries + 1 < :max_lease_expiries),
+    lease_version = lease_version + (state = 'Ready' OR NOT lease_begun OR lease_expiries + 1 < :max_lease_expiries),
     lease_expires_at = :until,
     lease_ttl = :ttl,
     lease_worker = :worker,
     lease_started_at = :now,
-    lease_expiries = lease_expiries + (state = 'InFlight'),
-    state = CASE WHEN state = 'InFlight' AND lease_expiries + 1 >= :max_lease_expiries THEN 'Failed' ELSE 'InFlight' END
+    lease_begun = :begun IS NULL OR (lease_expiries + (state = 'InFlight' AND lease_begun) = 0
+        AND seq IN (SELECT seq FROM chosen ORDER BY priority, turn, lane LIMIT ifnull(:begun, 0))),
+    lease_expiries = lease_expiries + (state = 'InFlight' AND lease_begun),
+    state = CASE WHEN state = 'InFlight' AND lease_begun AND lease_expiries + 1 >= :max_lease_expiries THEN 'Failed' ELSE 'InFlight' END
 WHERE seq IN (SELECT seq FROM chosen)
 RETURNING seq, {columns};
 
@@ -83,6 +108,11 @@ RETURNING seq, {columns};
 -- The usual end of a lease; the same as `settle` with state Succeeded.
 UPDATE conquiet_jobs SET state = 'Succeeded', waiting = 0, retry_at = NULL, finished_at = ?, lease_token = NULL,
     lease_expires_at = NULL
+WHERE id = ? AND lease_token = ? AND state = 'InFlight' AND lease_expires_at > ?;
+
+-- name: begin
+-- Records that a leased job begins.
+UPDATE conquiet_jobs SET lease_begun = 1
 WHERE id = ? AND lease_token = ? AND state = 'InFlight' AND lease_expires_at > ?;
 
 -- name: settle
@@ -94,9 +124,9 @@ UPDATE conquiet_jobs SET
     retry_at = :retry_at,
     finished_at = CASE WHEN :state IN ('Succeeded', 'Failed') THEN :now END,
     error = CASE WHEN :error IS NOT NULL OR :outcome = 'failed' THEN :error ELSE error END,
-    attempts = CASE WHEN :state = 'Succeeded' THEN attempts
+    attempts = CASE WHEN :state = 'Succeeded' OR :outcome = 'unbegun' THEN attempts
         ELSE json_insert(attempts, '$[#]', json_array(lease_version, lease_worker, json(printf('%!.6f', lease_started_at)),
-            json(printf('%!.6f', :now)), :outcome, :category, :error_type, :error)) END,
+            json(printf('%!.6f', :now)), :outcome, :category, :error_type, :error, :traceback)) END,
     lease_token = NULL,
     lease_expires_at = NULL
 WHERE id = :id AND lease_token = :token AND state = 'InFlight' AND (:token_only OR lease_expires_at > :now);
@@ -111,7 +141,7 @@ WHERE id = :id AND lease_token = :token;
 UPDATE conquiet_jobs SET state = 'Failed', error = :reason, finished_at = :now, lease_token = NULL, lease_expires_at = NULL
 WHERE seq = (SELECT seq FROM conquiet_jobs WHERE queue IN (SELECT value FROM json_each(:queues))
     AND (state = 'Ready' AND (NOT waiting OR retry_at <= :now) OR state = 'InFlight' AND lease_expires_at <= :now)
-    ORDER BY priority, seq LIMIT 1);
+    ORDER BY priority, (SELECT key FROM json_each(:queues) WHERE value = queue), seq LIMIT 1);
 
 -- name: heartbeat
 -- Extends a current lease to now + its ttl, but never shortens it.
@@ -124,17 +154,36 @@ RETURNING lease_expires_at;
 SELECT {columns} FROM conquiet_jobs WHERE id = :id;
 
 -- name: select
-SELECT {columns} FROM conquiet_jobs
-WHERE (:state IS NULL OR state = :state) AND (:queue IS NULL OR queue = :queue) ORDER BY seq LIMIT :limit OFFSET :offset;
+-- One page of jobs. {conditions} are those that were given, so that an index that serves them can be chosen.
+SELECT seq, {columns} FROM conquiet_jobs WHERE {conditions} ORDER BY seq {order} LIMIT :limit;
 
 -- name: stats
-SELECT CAST(queue AS TEXT),
-    count(*) FILTER (WHERE state = 'Ready' AND (retry_at IS NULL OR retry_at <= :now)),
-    count(*) FILTER (WHERE state = 'Ready' AND retry_at > :now),
-    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at > :now),
-    count(*) FILTER (WHERE state = 'InFlight' AND lease_expires_at <= :now),
-    count(*) FILTER (WHERE state = 'Failed'), count(*) FILTER (WHERE state = 'Succeeded')
-FROM conquiet_jobs WHERE :queue IS NULL OR queue = :queue GROUP BY queue ORDER BY queue;
+-- Each part is read from its own index.
+SELECT CAST(queue AS TEXT), sum(ready), sum(delayed), sum(in_flight), sum(expired), sum(failed), sum(succeeded) FROM (
+    SELECT queue, count(*) AS ready, 0 AS delayed, 0 AS in_flight, 0 AS expired, 0 AS failed, 0 AS succeeded
+    FROM conquiet_jobs WHERE state = 'Ready' AND NOT waiting GROUP BY queue
+    UNION ALL
+    SELECT queue, count(*) FILTER (WHERE retry_at <= :now), count(*) FILTER (WHERE retry_at > :now), 0, 0, 0, 0
+    FROM conquiet_jobs WHERE state = 'Ready' AND waiting GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, count(*) FILTER (WHERE lease_expires_at > :now), count(*) FILTER (WHERE lease_expires_at <= :now), 0, 0
+    FROM conquiet_jobs WHERE state = 'InFlight' GROUP BY queue
+    UNION ALL
+    SELECT queue, 0, 0, 0, 0, sum(state = 'Failed'), sum(state = 'Succeeded')
+    FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed') GROUP BY queue
+)
+WHERE :queue IS NULL OR queue = :queue GROUP BY queue ORDER BY queue;
+
+-- name: backlog
+-- Each part is read from its own index, and no further than to the limit.
+SELECT count(*) FROM (
+    SELECT 1 FROM conquiet_jobs WHERE queue = :queue AND state = 'Ready' AND NOT waiting
+    UNION ALL
+    SELECT 1 FROM conquiet_jobs WHERE queue = :queue AND state = 'Ready' AND waiting AND retry_at <= :now
+    UNION ALL
+    SELECT 1 FROM conquiet_jobs WHERE queue = :queue AND state = 'InFlight' AND lease_expires_at <= :now
+    LIMIT :limit
+);
 
 -- name: retry
 -- Makes a Failed job Ready, with all its retries.
@@ -145,7 +194,9 @@ WHERE id = :id AND state = 'Failed';
 DELETE FROM conquiet_jobs WHERE id = :id AND state IN ('Ready', 'Failed');
 
 -- name: prune
-DELETE FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed') AND finished_at <= :now - :older_than;
+-- One step.
+DELETE FROM conquiet_jobs WHERE seq IN (SELECT seq FROM conquiet_jobs WHERE state IN ('Succeeded', 'Failed')
+    AND finished_at <= :now - :older_than ORDER BY finished_at LIMIT :limit);
 
 -- name: next_due
 -- When the next job of these queues is due: immediately, after its delay, or when its lease lapses. Reads the first row of

@@ -4,33 +4,37 @@ transaction."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 from conquiet.clock import Clock, on_grid
+from conquiet.errors import AccessProblem, StoreClosedError, StoreUnavailableError
 from conquiet.jobs.backends import schema
-from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, NewRow, Settlement
+from conquiet.jobs.backends.protocol import Claim, Inserted, JobRow, Listing, NewRow, Settlement
 from conquiet.jobs.backends.rows import (
     EXPIRED_ERROR,
     GIVEN,
+    RANKED,
+    due_at,
     duplicate_error,
     duplicates,
     leased_row,
-    ready_place,
 )
 from conquiet.jobs.backends.sql_files import load, migrations
 from conquiet.jobs.backends.sqlite.connection import SqliteConnection
+from conquiet.jobs.backends.sqlite.forks import close_before_forks
+from conquiet.jobs.backends.sqlite.handler import HandlerConnection
 from conquiet.jobs.backends.wakeups import Wakeups
 from conquiet.jobs.model import JobState
+from conquiet.jobs.turns import by_turns
 from conquiet.sqlite_files import read_only
 
-__all__ = ["SqliteSteps"]
+__all__ = ["SqliteSteps", "page_statement"]
 
 # Read as bytes, which the JSON decoder takes directly.
 _CASTS = {"payload": "CAST(payload AS BLOB)"}
@@ -52,23 +56,49 @@ class SqliteSteps(SqliteConnection):
         return on_grid(self._clock.time())
 
     def _open(self, migrate: str) -> None:
-        self._connect()
+        """Connect, and check or create the schema. A lock that somebody holds is not waited for: perhaps it is held by
+        the caller, who is about to enqueue in its own transaction. The rest is then done when it is needed."""
+        migrate, self._unchecked = self._unchecked or migrate, None
         try:
-            # Checked without the write lock, which another transaction may hold for a long time.
-            if schema.check_version(self._version(), _MIGRATIONS[-1].version, self.path, migrate):
-                with self._transaction("open"):
-                    self._step_to(None)
+            self._connect(wait=0.0)
+            with self._impatient():
+                self._check_schema(migrate)
+        except StoreUnavailableError as error:
+            if error.problem is not AccessProblem.LOCKED:
+                self._close()
+                raise
+            self._lost = self._connection is None
+            self._unchecked = migrate
         except BaseException:  # a store that failed to open must not keep the file open
             self._close()
             raise
 
-    def _version(self, connection: sqlite3.Connection | None = None) -> int | None:
+    @contextmanager
+    def _impatient(self) -> Iterator[None]:
+        ((usual,),) = self._execute("PRAGMA busy_timeout").fetchall()
+        self._execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:  # whoever finds the file locked goes on with this connection
+            self._execute(f"PRAGMA busy_timeout = {usual:d}")
+
+    def _check_schema(self, migrate: str, theirs: Any = None) -> None:
+        # Checked without the write lock, which another transaction may hold for a long time.
+        if not schema.check_version(self._version(theirs), _MIGRATIONS, self.path, migrate):
+            return
+        if theirs is not None:
+            self._step_to(None, theirs)
+            return
+        with self._own_transaction("open"):
+            self._step_to(None)
+
+    def _version(self, connection: sqlite3.Connection | None = None) -> schema.Stored | None:
         table = "SELECT 1 FROM sqlite_master WHERE name = 'conquiet_schema'"
         with self._translated("look at the schema"):
             if not self._execute(table, connection).fetchone():
                 return None
             rows = self._execute("SELECT * FROM conquiet_schema", connection).fetchmany(2)
-        return schema.stored_version(rows, self.path) or None
+        return schema.stored_version(rows, self.path)
 
     def _migrate(self, target: int | None) -> list[str]:
         if self._connection is None and not self._closed:
@@ -81,23 +111,35 @@ class SqliteSteps(SqliteConnection):
         if os.path.exists(self.path):
             with self._translated("open"), closing(read_only(self.path)) as connection:
                 found = self._version(connection)
-        return [(name, sql) for name, sql, _ in schema.steps(_MIGRATIONS, found or 0, target)]
+        return [(step.name, step.sql) for step in schema.steps(_MIGRATIONS, found, target)]
 
-    def _step_to(self, target: int | None) -> list[str]:
-        found = self._version()
+    def _step_to(self, target: int | None, theirs: Any = None) -> list[str]:
+        found = self._version(theirs)
         if found is None:
-            self._execute("CREATE TABLE IF NOT EXISTS conquiet_schema (version INTEGER NOT NULL)")
-            self._execute("DELETE FROM conquiet_schema")
-            self._execute("INSERT INTO conquiet_schema VALUES (0)")
+            self._execute("CREATE TABLE IF NOT EXISTS conquiet_schema (version INTEGER NOT NULL)", theirs)
+            self._execute("DELETE FROM conquiet_schema", theirs)
+            self._execute("INSERT INTO conquiet_schema (version) VALUES (0)", theirs)
         done = []
-        for name, sql, version in schema.steps(_MIGRATIONS, found or 0, target):
-            for statement in filter(str.strip, sql.split(";")):
-                self._execute(statement)
-            self._execute("UPDATE conquiet_schema SET version = :version", version=version)
-            done.append(name)
+        for step in schema.steps(_MIGRATIONS, found, target):
+            for statement in filter(str.strip, step.sql.split(";")):
+                self._execute(statement, theirs)
+            columns = {row[1] for row in self._execute("PRAGMA table_info(conquiet_schema)", theirs)}
+            if "oldest" not in columns:
+                self._execute(
+                    "ALTER TABLE conquiet_schema ADD COLUMN oldest INTEGER NOT NULL DEFAULT 0", theirs
+                )
+            self._execute(
+                "UPDATE conquiet_schema SET version = :version, oldest = :oldest",
+                theirs,
+                version=step.version,
+                oldest=step.oldest,
+            )
+            done.append(step.name)
         return done
 
-    def _insert(self, queue: str, rows: Sequence[NewRow], skip: bool, connection: Any) -> Inserted:
+    def _insert(
+        self, queue: str, rows: Sequence[NewRow], skip: bool, notify: bool, connection: Any
+    ) -> Inserted:
         try:
             with self._transaction("enqueue", connection) as theirs:
                 now = self._now()  # here and below: after taking the lock, for which it may have waited
@@ -113,7 +155,8 @@ class SqliteSteps(SqliteConnection):
             # All ids, if the conflicting rows have been removed meanwhile.
             double = duplicates((row.id for row in rows), taken) or [row.id for row in rows]
             raise duplicate_error(double) from error
-        self._wakeups.wake_all()
+        if notify:
+            self._wakeups.wake_all()
         return Inserted(now, [row.id for row in rows])
 
     def _fresh(self, rows: Sequence[NewRow], skip: bool, theirs: Any) -> Sequence[NewRow]:
@@ -145,24 +188,23 @@ class SqliteSteps(SqliteConnection):
             now = values["now"] = self._now()
             values["until"] = on_grid(now + claim.ttl)
             late = self._execute(_SQL["late"], **values).fetchone()[0]
-            if late:
-                self._execute(_SQL["promote"], **values)
             statement = _SQL["claim" if late else "claim_ready"]
-            claimed = self._execute(statement, **values, expired_error=EXPIRED_ERROR).fetchall()
-        try:
-            claimed.sort(key=ready_place)  # the same position in both statements
-        except TypeError:  # a damaged priority that is not a number sorts last, as in SQLite
-            claimed.sort(key=lambda row: (row[4] if type(row[4]) is int else math.inf, row[0]))
+            claimed = self._execute(
+                statement, **values, expired_error=EXPIRED_ERROR, ranked=RANKED
+            ).fetchall()
+        claimed = by_turns(claimed, claim.queues, 2, 4)  # the same places in both statements
         if not late:
             return [leased_row(row, claim, token) for row in claimed], False
         rows = [JobRow(*row[1:]) for row in claimed]
         leased = [row for row in rows if row.state == JobState.IN_FLIGHT]
         return leased, len(leased) < len(rows)
 
-    def _settle(self, settlements: Sequence[Settlement], connection: Any) -> set[str]:
+    def _settle(
+        self, settlements: Sequence[Settlement], begins: Sequence[tuple[str, str]], connection: Any
+    ) -> set[str]:
         with self._transaction("settle", connection) as theirs:
             now = self._now()
-            if theirs is None and self._ack_all(settlements, now):
+            if theirs is None and settlements and self._ack_all(settlements, now):
                 current = {end.token for end in settlements}
             else:
                 # In a transaction that the caller has begun, only the token is checked: that transaction may have held
@@ -176,6 +218,9 @@ class SqliteSteps(SqliteConnection):
                         _SQL["settle"], theirs, **_settlement(end, now), token_only=begun
                     ).rowcount
                 }
+            for job_id, token in begins:
+                if self._open_connection().execute(_SQL["begin"], (job_id, token, now)).rowcount:
+                    current.add(token)
         self._wakeups.wake_all()
         return current
 
@@ -203,18 +248,24 @@ class SqliteSteps(SqliteConnection):
                     extended[token] = until
         return extended
 
-    def _data_version(self) -> int:
-        """Return a number that changes when another connection commits."""
+    def _data_version(self) -> tuple[int, int]:
+        """Return a value that changes when another connection commits, or when this one was replaced."""
         with self._lock, self._translated("look for changes"):
             version: int = self._execute("PRAGMA data_version").fetchone()[0]
-            return version
+            return self._opened, version
 
     def _read(self, name: str, **values: Any) -> list[Any]:
+        return self._read_leniently(name, _SQL[name], **values)
+
+    def _page(self, listing: Listing) -> list[Any]:
+        return self._read_leniently("select", page_statement(listing), **listing._asdict(), now=self._now())
+
+    def _read_leniently(self, name: str, sql: str, **values: Any) -> list[Any]:
         with self._lock, self._translated(name):
             connection = self._open_connection()
             connection.text_factory = _LENIENT
             try:
-                return self._execute(_SQL[name], **values).fetchall()
+                return self._execute(sql, **values).fetchall()
             finally:
                 connection.text_factory = str
 
@@ -222,23 +273,46 @@ class SqliteSteps(SqliteConnection):
         with self._transaction(name):
             return self._execute(_SQL[name], **values).rowcount
 
-    def _begin(self) -> sqlite3.Connection:
+    def _begin(self, *begin: str) -> sqlite3.Connection:
+        if self._inherited:
+            raise StoreClosedError(self._inherited)
         with self._translated("begin"):
-            return self._connected("BEGIN IMMEDIATE")
+            connection: Any = self._connected(*begin, factory=HandlerConnection)
+        self._handlers.add(connection)
+        close_before_forks(self)
+        return connection  # type: ignore[no-any-return]
 
-    def _end(self, connection: sqlite3.Connection, how: str) -> None:
+    def _end(self, connection: HandlerConnection, how: str) -> None:
         try:
             with self._translated(how.lower()):
-                if connection.in_transaction:
-                    connection.execute(how)
+                connection.end(how)
         finally:
             connection.close()
 
 
+def page_statement(listing: Listing) -> str:
+    columns = ("state", "queue", "task", "correlation_id")
+    # The state is compared by its name, because the condition of a partial index is, too.
+    conditions = [
+        f"state = '{listing.state.value}'" if column == "state" and listing.state else f"{column} = :{column}"
+        for column in columns
+        if getattr(listing, column) is not None
+    ]
+    if listing.older_than is not None:
+        conditions.append("enqueued_at <= :now - :older_than")
+    if listing.newer_than is not None:
+        conditions.append("enqueued_at > :now - :newer_than")
+    if listing.after is not None:
+        conditions.append(f"seq {'<' if listing.newest_first else '>'} :after")
+    page = _SQL["select"].replace("{conditions}", " AND ".join(conditions) or "true")
+    return page.replace("{order}", "DESC" if listing.newest_first else "ASC")
+
+
 def _values(queue: str, row: NewRow, now: float) -> tuple[Any, ...]:
-    job_id, payload, priority, delay, max_retries, correlation_id = row
-    retry_at = on_grid(now + delay) if delay else None
-    return job_id, queue, payload, priority, max_retries, 1 if delay else 0, retry_at, now, correlation_id
+    job_id, payload, priority, _, max_retries, correlation_id, _ = row
+    retry_at = due_at(row, now)
+    waiting = 0 if retry_at is None else 1
+    return job_id, queue, payload, priority, max_retries, waiting, retry_at, now, correlation_id
 
 
 def _settlement(end: Settlement, now: float) -> dict[str, Any]:
@@ -253,4 +327,5 @@ def _settlement(end: Settlement, now: float) -> dict[str, Any]:
         "error": end.error,
         "error_type": end.error_type,
         "category": end.category,
+        "traceback": end.traceback,
     }

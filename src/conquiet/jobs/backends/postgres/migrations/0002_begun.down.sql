@@ -1,0 +1,2 @@
+DROP INDEX conquiet_jobs_due;
+ALTER TABLE conquiet_jobs DROP COLUMN lease_begun;

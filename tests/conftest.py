@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if campaign.FULL:
         for item in items:  # the nearest marker wins: limits are meant for a twentieth of a campaign
             item.add_marker(pytest.mark.timeout(0), append=False)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that runs inside a test sets up logging for its process. The next test starts from what was before."""
+    root, ours = logging.getLogger(), logging.getLogger("conquiet")
+    levels, handlers = (root.level, ours.level), root.handlers[:]
+    yield
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    for handler in [one for one in root.handlers if one not in handlers]:
+        root.removeHandler(handler)
 
 
 @pytest.hookimpl(wrapper=True)

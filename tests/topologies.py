@@ -111,6 +111,10 @@ class SentinelServer(Member):
     def master_port(self) -> int:
         return int(self.raw.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
+    def calls_it_down(self) -> bool:
+        state: Any = self.raw.sentinel_master(SERVICE)
+        return "down" in state["flags"]
+
     def knows(self, replicas: int, sentinels: int) -> bool:
         state: Any = self.raw.sentinel_master(SERVICE)
         return (state["num-slaves"], state["num-other-sentinels"]) == (replicas, sentinels - 1)
@@ -176,8 +180,10 @@ class Replicated(_Servers):
                 print(f"{sentinel.describe()}: {error}")
 
     def promoted(self) -> Member:
-        """The new master, when every Sentinel names it and it is one."""
+        """The new master, when every Sentinel names it, none calls it down, and it is one."""
         port = eventually(lambda: self._named_by_all(self.master.port), "another master is named")
+        # While a Sentinel replaces a master it already names the new one, but with the state of the old one.
+        eventually(lambda: not any(one.calls_it_down() for one in self.sentinels), "the master counts as up")
         (new,) = [one for one in self.replicas if one.port == port]
         eventually(lambda: new.role == "master", "it is the master")
         return new

@@ -22,6 +22,7 @@ from conquiet.embedded.ports import free_port
 PASSWORD = "pw@with/od:d signs"
 ESCAPED = "pw%40with%2Fod%3Ad%20signs"
 SERVICE = "orders-db"
+_PATIENT_MILLISECONDS = 60_000
 T = TypeVar("T")
 
 
@@ -180,8 +181,15 @@ class Replicated(_Servers):
                 print(f"{sentinel.describe()}: {error}")
 
     def promoted(self) -> Member:
-        """The new master, when every Sentinel names it, none calls it down, and it is one."""
+        """The new master, when every Sentinel names it, none calls it down, and it is one.
+
+        From then on Sentinels are patient: a busy machine alone does not make them call it down.
+        """
         port = eventually(lambda: self._named_by_all(self.master.port), "another master is named")
+        for sentinel in self.sentinels:
+            sentinel.raw.execute_command(
+                "SENTINEL", "SET", SERVICE, "down-after-milliseconds", _PATIENT_MILLISECONDS
+            )
         # While a Sentinel replaces a master it already names the new one, but with the state of the old one.
         eventually(lambda: not any(one.calls_it_down() for one in self.sentinels), "the master counts as up")
         (new,) = [one for one in self.replicas if one.port == port]

@@ -38,7 +38,11 @@ class Program:
     def kill(self) -> list[str]:
         """Send SIGKILL. Return the remaining lines of output."""
         self._process.kill()
-        return self._process.communicate(timeout=60)[0].splitlines()
+        assert self._process.stdout is not None
+        # Not `communicate`, which does not see what `next_line` has read ahead.
+        rest = self._process.stdout.read().splitlines()
+        self._process.wait(60)
+        return rest
 
     def end(self) -> list[str]:
         """Wait until it exits with 0. Return the remaining lines of output."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
+from pyarrow import RecordBatch
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -62,7 +66,21 @@ def test_without_a_column_data_whole_rows_are_written(spark: SparkSession, one_r
 
 def test_a_write_that_fails_leaves_nothing(spark: SparkSession, one_redis: str) -> None:
     """One task stages its rows, another cannot: all of them are removed."""
-    rows = spark.range(0, 4_000, 1, 2).selectExpr("if(id = 3999, 'hunter2', '{}') AS data")
+
+    def after_the_other(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        """Spark aborts without waiting for the tasks that it kills: one that stages after that would be no witness."""
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 1:
+            with redis.Redis.from_url(one_redis) as client:
+                while not client.keys("*:staging:*"):
+                    time.sleep(0.01)
+        yield from batches
+
+    rows = (
+        spark.range(0, 4_000, 1, 2)
+        .selectExpr("if(id = 3999, 'hunter2', '{}') AS data")
+        .mapInArrow(after_the_other, "data string")
+    )
     with pytest.raises(
         PySparkException, match="data of row 2000 of this task was refused: not UTF-8 JSON"
     ) as caught:

@@ -153,12 +153,17 @@ class Intake:
     def is_overdue(self, held: Held) -> bool:
         return self._prefetch is None and self._clock.monotonic() - held.since > AHEAD_SECONDS
 
-    def overdue(self) -> list[Held]:
-        """Remove and return the jobs that have waited too long: another worker may be idle."""
+    def overdue(self, *, after_others: bool = False) -> list[Held]:
+        """Remove and return the jobs that wait if the first of them has waited too long: another worker may be idle.
+
+        The ones behind it go, too. They would overtake it here, whatever its priority is; and so would all of them
+        overtake `after_others`, jobs that were to begin before them and were given back.
+        """
         with self._lock:
-            late = [held for held in self._ahead if self.is_overdue(held)]
-            if late:
-                self._ahead = deque(held for held in self._ahead if held not in late)
+            if not after_others and not (self._ahead and self.is_overdue(self._ahead[0])):
+                return []
+            late = list(self._ahead)
+            self._ahead.clear()
             return late
 
     def overdue_suspects(self) -> list[Held]:

@@ -255,17 +255,18 @@ class WorkerRun:
         """Give back what has not begun in time, because the jobs before it take longer than expected."""
         if not self._intake.holds():
             return
-        self._give_back(self._intake.overdue(), unbegun=True)
-        self._give_back(self._intake.overdue_suspects(), delay=_SUSPECT_DELAY)
-        if self._crew.waits(self._intake.is_overdue):
+        late = self._crew.waits(self._intake.is_overdue)
+        if late:
             left = []
             for held in self._crew.empty_inbox():
-                if held.begun or not self._intake.is_overdue(held):
+                if held.begun:
                     left.append(held)
                 else:
                     self._intake.ended(held)
                     self._give_back([held], unbegun=True)
             self._crew.add(left)
+        self._give_back(self._intake.overdue(after_others=late), unbegun=True)
+        self._give_back(self._intake.overdue_suspects(), delay=_SUSPECT_DELAY)
 
     def _start(self, jobs: Sequence[Held]) -> None:
         """Let jobs start that the committer has recorded as begun."""

@@ -117,7 +117,9 @@ def test_the_tasks_of_an_app_are_labels_and_no_others(tmp_path: Any, read: Read)
         app.store.enqueue_many(read.queue, [{"task": f"made up {n}", "arguments": {}} for n in range(30)])
         app.worker(unknown_after=0).run_until_idle(wait_for_delayed=True)
     assert read.outcomes(task=greet.name) == {"succeeded": 1}
-    assert read.outcomes(task="(unknown)") == {"failed": 30}
+    unknown = read.outcomes(task="(unknown)")
+    unknown.pop("given_back", None)  # a busy machine may make some of them wait too long
+    assert unknown == {"failed": 30}
     assert read.outcomes(task="made up 1") == {}
 
 
@@ -135,7 +137,7 @@ def test_connections_in_use(clean_postgres: str) -> None:
         JobWorker(store, handler, queues="pool").run_until_idle()
         assert seen
         assert seen[0] >= 1
-        assert whole(name) == before
+        until(lambda: whole(name) == before)  # the notification of the enqueue may still be on its way
 
 
 class Raises(AttemptListener):
